@@ -1,0 +1,1 @@
+"""What decides: the bitgate command, plan, execute, judge, report."""

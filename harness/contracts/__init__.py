@@ -1,0 +1,1 @@
+"""One file per operator: what it promises, and its catalogue of cases."""

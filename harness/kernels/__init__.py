@@ -1,0 +1,1 @@
+"""The candidate: Triton kernels of this repository. Imports nothing else of it."""

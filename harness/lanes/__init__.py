@@ -1,0 +1,1 @@
+"""Where it runs: the lanes, the repaired interpreter, what is on this machine."""

@@ -1,0 +1,1 @@
+"""Machine code: cross-compilation to sm_90, disassembly, instruction hashes."""

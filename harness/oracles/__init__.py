@@ -1,0 +1,1 @@
+"""Independent references. Nothing here imports harness.kernels or harness.subjects."""

@@ -1,0 +1,1 @@
+"""Who is on trial: stock lmdeploy, the candidate, a module path."""

@@ -1,0 +1,61 @@
+"""Who is on trial: what every subject must be able to say of itself, and the operators that it may offer."""
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import torch
+
+OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant')
+
+
+class SubjectRefused(Exception):
+    """The subject cannot be put on trial: it is absent, or its layout is not one that is known.
+
+    The message names what was expected, what was found, and where.
+    """
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Which code was on trial.
+
+    Attributes:
+        subject: 'stock', 'candidate' or 'module'.
+        path: the folder or file that was imported.
+        version: the subject's own version, or 'unversioned'.
+        sha256: hash over the names and bytes of the source files on trial.
+    """
+
+    subject: str
+    path: str
+    version: str
+    sha256: str
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+class Subject(Protocol):
+    """An implementation on trial. Calls an operator only if `offers()` names it.
+
+    Shapes: M rows, N activated columns, G = N // group_size groups. x and gate_up are bf16 or fp16.
+    """
+
+    name: str
+    provenance: Provenance
+
+    def offers(self) -> frozenset[str]:
+        """The operators (of `OPERATORS`) that this subject has."""
+
+    def silu_and_mul(self, gate_up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """gate_up [M, 2N] -> silu(gate) * up [M, N], same dtype, rounded after silu and after the product."""
+
+    def quant_fp8(self, x: torch.Tensor, group_size: int, dtype: torch.dtype, trans_scale: bool,
+                  scale_fmt: str | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """x [M, N] -> codes [M, N] of `dtype` and float32 scales [M, G]; column-major scales if `trans_scale`."""
+
+    def silu_and_mul_quant(self, gate_up: torch.Tensor, group_size: int, dtype: torch.dtype, trans_scale: bool,
+                           scale_fmt: str | None, out: torch.Tensor | None = None,
+                           scales: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """gate_up [M, 2N] -> the codes and scales of quant_fp8(silu_and_mul(gate_up))."""
