@@ -28,8 +28,8 @@ class Record:
 
     def __post_init__(self):
         if self.compared <= 0:
-            raise ValueError(f'Record.compared: expected at least one element for {self.what!r}, found {self.compared}; '
-                             'a comparison of nothing is no evidence')
+            raise ValueError(f'Record.compared: expected at least one element for {self.what!r}, '
+                             f'found {self.compared}: a comparison of nothing is no evidence')
 
 
 class ContractBroken(AssertionError):
