@@ -1,1 +1,18 @@
 """One file per operator: what it promises, and its catalogue of cases."""
+from __future__ import annotations
+
+from types import ModuleType
+
+from harness.contracts.case import Case
+
+
+def contract(operator: str) -> ModuleType:
+    """The contract of an operator: OPERATOR, CASES and judge(case, subject, setting, log). KeyError if unknown."""
+    from harness.contracts import activate_and_quant, quant_fp8, refusals, silu_and_mul, silu_and_mul_quant
+    contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals)
+    return {module.OPERATOR: module for module in contracts}[operator]
+
+
+def catalogue(operator: str) -> tuple[Case, ...]:
+    """Every case of an operator, of all lanes, in a fixed order. Raises KeyError for an unknown operator."""
+    return contract(operator).CASES

@@ -1,12 +1,13 @@
 """Who is on trial: what every subject must be able to say of itself, and the operators that it may offer."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import torch
 
-OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant')
+OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals')
 
 
 class SubjectRefused(Exception):
@@ -59,3 +60,11 @@ class Subject(Protocol):
                            scale_fmt: str | None, out: torch.Tensor | None = None,
                            scales: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """gate_up [M, 2N] -> the codes and scales of quant_fp8(silu_and_mul(gate_up))."""
+
+    def activate_and_quant(self, gate_up: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor] | None,
+                           group_size: int, dtype: torch.dtype, trans_scale: bool,
+                           scale_fmt: str | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """gate_up [M, 2N] -> codes and scales of quant_fp8(activation(gate_up)); None is SwiGLU, fused."""
+
+    def refusals(self, gate_up: torch.Tensor, **arguments) -> object:
+        """The fused operator, called with arguments that it must refuse (see harness/contracts/refusals.py)."""

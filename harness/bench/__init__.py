@@ -1,0 +1,1 @@
+"""Timing: paired, inside CUDA graphs, both sides in one process."""

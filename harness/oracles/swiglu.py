@@ -1,0 +1,38 @@
+"""silu(gate) * up in float64, and the product of two 16-bit values rounded once."""
+from __future__ import annotations
+
+import numpy as np
+
+from harness.oracles.storage import Format, steps_apart
+
+# float32 exp(-gate) overflows above this magnitude of a negative gate (ln of the largest float32); the division by
+# infinity then gives -0, where the true silu is of the order of 1e-37.
+EXP_OVERFLOW_GATE = -88.7
+ALLOWED_STEPS = 1
+
+
+def silu(gates: np.ndarray) -> np.ndarray:
+    """gate / (1 + exp(-gate)) in float64; -infinity gives its limit -0."""
+    gates = np.asarray(gates, np.float64)
+    with np.errstate(over='ignore', invalid='ignore'):
+        result = gates / (1 + np.exp(-gates))
+    return np.where(np.isneginf(gates), -0.0, result)
+
+
+def product(silu_bits: np.ndarray, up_bits: np.ndarray, storage: Format) -> np.ndarray:
+    """uint16 silu * uint16 up -> uint16, one rounding. Both factors have at most 11 significant bits, so that the
+    float64 product is exact and rounds once."""
+    with np.errstate(invalid='ignore', over='ignore'):
+        return storage.round(storage.decode(silu_bits) * storage.decode(up_bits))
+
+
+def judged_gates(gates: np.ndarray, storage: Format) -> np.ndarray:
+    """Which gates the one-step promise covers: finite, above the overflow of exp, and silu normal in the format."""
+    values = silu(gates)
+    normal = np.abs(values) >= 2.0**storage.exponent_min
+    return np.isfinite(gates) & (gates > EXP_OVERFLOW_GATE) & normal
+
+
+def silu_steps(gate_bits: np.ndarray, silu_bits: np.ndarray, storage: Format) -> np.ndarray:
+    """Steps between observed silu and the float64 value rounded to the format, for every gate."""
+    return steps_apart(silu_bits, storage.round(silu(storage.decode(gate_bits))))

@@ -1,0 +1,117 @@
+"""Stock: lmdeploy as installed, or a checkout of it, probed by capability."""
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+
+from harness.lanes import cpu_device, interpreter
+from harness.lanes.activation import active_lane
+from harness.lanes.lane import Lane
+from harness.subjects.protocol import Provenance, SubjectRefused
+from harness.subjects.provenance import source_sha256
+
+KERNELS = 'lmdeploy.pytorch.kernels.cuda'
+# Operator -> (module below KERNELS, function, parameters that this adapter passes).
+_OFFERED = {
+    'silu_and_mul': ('activation', 'silu_and_mul', ('gate_up', 'out')),
+    'quant_fp8': ('blocked_gemm_fp8', 'quant_fp8', ('A', 'group_size', 'dtype', 'trans_scale', 'scale_fmt')),
+}
+
+
+class Stock:
+    """lmdeploy's own operators. Has no fused activation: `silu_and_mul_quant` is not offered."""
+
+    name = 'stock'
+
+    def __init__(self, provenance: Provenance, functions: dict):
+        self.provenance = provenance
+        self._functions = functions
+
+    def offers(self) -> frozenset[str]:
+        return frozenset(self._functions)
+
+    def silu_and_mul(self, gate_up, out=None):
+        return self._functions['silu_and_mul'](gate_up, out)
+
+    def quant_fp8(self, x, group_size, dtype, trans_scale, scale_fmt):
+        return self._functions['quant_fp8'](x, group_size, dtype=dtype, trans_scale=trans_scale, scale_fmt=scale_fmt)
+
+
+def load_stock(lmdeploy_src: Path | None = None) -> Stock:
+    """Import lmdeploy's kernels. Only what the kernels need has to be installed; the engine's packages do not.
+
+    Raises:
+        SubjectRefused: lmdeploy cannot be imported, is not the one asked for, or has another layout.
+    """
+    return _load(_source_tree(Path(lmdeploy_src)) if lmdeploy_src is not None else None)
+
+
+@lru_cache(maxsize=1)
+def _load(source: Path | None) -> Stock:
+    modules = {name: _import(f'{KERNELS}.{name}', source) for name in ('utils', 'activation', 'blocked_gemm_fp8')}
+    root = Path(modules['activation'].__file__).parents[4]
+    if source is not None and root != source:
+        raise SubjectRefused(f'--lmdeploy-src: expected lmdeploy to be imported from {source}, found {root}')
+    _fit_to_lane(modules)
+    files = (root / 'lmdeploy/pytorch/kernels').rglob('*.py')
+    provenance = Provenance('stock', str(root / 'lmdeploy'), _version(root), source_sha256(root, files))
+    return Stock(provenance, {operator: _probe(modules, operator) for operator in _OFFERED})
+
+
+def _source_tree(path: Path) -> Path:
+    path = path.resolve()
+    wanted = [path / 'lmdeploy/pytorch/kernels/cuda' / name for name in ('activation.py', 'blocked_gemm_fp8.py')]
+    missing = [str(file.relative_to(path)) for file in wanted if not file.is_file()]
+    if missing:
+        found = sorted(entry.name for entry in path.iterdir())[:12] if path.is_dir() else 'no such folder'
+        raise SubjectRefused(f'--lmdeploy-src: expected a checkout of lmdeploy with {", ".join(missing)} below {path}, '
+                             f'found {found}')
+    return path
+
+
+def _import(name: str, source: Path | None) -> ModuleType:
+    if source is not None and str(source) not in sys.path:
+        loaded = sys.modules.get('lmdeploy')
+        if loaded is not None:
+            raise SubjectRefused(f'--lmdeploy-src: expected to be the first to import lmdeploy, found it imported from '
+                                 f'{loaded.__file__}')
+        sys.path.insert(0, str(source))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ''
+        if missing.split('.')[0] == 'lmdeploy':
+            raise SubjectRefused(f'stock: expected the module {name}, found none ({error}); is lmdeploy installed, and '
+                                 'a release whose layout is in ci/supported.toml?') from error
+        raise SubjectRefused(f'stock: {name} needs the package {missing!r}, which is not installed') from error
+    except Exception as error:  # an import of somebody else's package can fail in any way
+        raise SubjectRefused(f'stock: {name} does not import: {type(error).__name__}: {error}') from error
+
+
+def _fit_to_lane(modules: dict[str, ModuleType]) -> None:
+    """On the cpu lane, reach what lmdeploy binds or caches at import."""
+    if active_lane() is Lane.CPU:
+        interpreter.rebind_builtin_aliases(KERNELS)
+        cpu_device.when_sm_count_changes(modules['utils'].get_device_props.cache_clear)
+
+
+def _probe(modules: dict[str, ModuleType], operator: str):
+    module, name, parameters = _OFFERED[operator]
+    function = getattr(modules[module], name, None)
+    if function is None:
+        raise SubjectRefused(f'stock: expected {KERNELS}.{module}.{name}, found no such function')
+    found = list(inspect.signature(function).parameters)
+    missing = [parameter for parameter in parameters if parameter not in found]
+    if missing:
+        raise SubjectRefused(f'stock: expected {name}({", ".join(parameters)}), found {name}({", ".join(found)})')
+    return function
+
+
+def _version(root: Path) -> str:
+    version = importlib.import_module('lmdeploy.version')
+    return str(version.__version__)
+

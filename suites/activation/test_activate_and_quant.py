@@ -1,0 +1,8 @@
+"""The contract of activate_and_quant, case by case: harness/contracts/activate_and_quant.py says what is promised and why each case exists."""
+from harness.contracts import activate_and_quant
+
+OPERATOR = activate_and_quant.OPERATOR
+
+
+def test_contract(subject, case, setting, evidence):
+    activate_and_quant.judge(case, subject, setting, evidence)

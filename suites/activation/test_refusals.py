@@ -1,0 +1,8 @@
+"""The contract of refusals, case by case: harness/contracts/refusals.py says what is promised and why each case exists."""
+from harness.contracts import refusals
+
+OPERATOR = refusals.OPERATOR
+
+
+def test_contract(subject, case, setting, evidence):
+    refusals.judge(case, subject, setting, evidence)

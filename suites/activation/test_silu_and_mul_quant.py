@@ -1,0 +1,8 @@
+"""The contract of silu_and_mul_quant, case by case: harness/contracts/silu_and_mul_quant.py says what is promised and why each case exists."""
+from harness.contracts import silu_and_mul_quant
+
+OPERATOR = silu_and_mul_quant.OPERATOR
+
+
+def test_contract(subject, case, setting, evidence):
+    silu_and_mul_quant.judge(case, subject, setting, evidence)

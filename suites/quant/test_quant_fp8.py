@@ -1,0 +1,8 @@
+"""The contract of quant_fp8, case by case: harness/contracts/quant_fp8.py says what is promised and why each case exists."""
+from harness.contracts import quant_fp8
+
+OPERATOR = quant_fp8.OPERATOR
+
+
+def test_contract(subject, case, setting, evidence):
+    quant_fp8.judge(case, subject, setting, evidence)
