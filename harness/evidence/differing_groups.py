@@ -12,6 +12,10 @@ GROUP_BYTES = 128
 NOTHING_DIFFERS = 2**63 - 1
 
 
+class ComparatorBlind(Exception):
+    """A bit that was flipped on purpose went unnoticed: what the comparison says of anything else is worth nothing."""
+
+
 @triton.jit
 def _differing_groups_kernel(
     left_codes_ptr,  # [groups, 16] int64: 128 codes each
@@ -73,3 +77,26 @@ def tally_differing_groups(left: tuple[torch.Tensor, torch.Tensor], right: tuple
     _differing_groups_kernel[(triton.cdiv(groups, block), )](
         left[0].view(torch.int64), right[0].view(torch.int64), left[1].view(torch.int32), right[1].view(torch.int32),
         keys, key_base, tally, groups, BLOCK=block, num_warps=4)
+
+
+def require_sight(quantised: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Flip one bit of the last code, then of the first scale, and require exactly that group to be found.
+
+    Args:
+        quantised: (codes, scales) as for `tally_differing_groups`; left unchanged.
+
+    Raises:
+        ComparatorBlind: the tally is not (1 group, the group's key).
+    """
+    codes, scales = quantised
+    keys = torch.arange(scales.numel(), device=scales.device)
+    for name, element in (('code', -1), ('scale', 0)):
+        changed = codes.clone(), scales.clone()
+        bits = changed[0].view(torch.uint8) if name == 'code' else changed[1].view(torch.int32)
+        bits.view(-1)[element] ^= 1
+        tally = new_tally(scales.device)
+        tally_differing_groups(changed, quantised, keys, torch.zeros_like(keys[:1]), tally)
+        expected = [1, int(keys[element])]
+        if tally.tolist() != expected:
+            raise ComparatorBlind(f'one flipped bit of a {name}: expected (groups, key) {expected}, found '
+                                  f'{tally.tolist()}')

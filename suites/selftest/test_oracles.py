@@ -1,0 +1,115 @@
+"""The oracles against ml_dtypes, numpy and exact arithmetic: an oracle nobody checks is another implementation."""
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from harness.oracles import quantisation, swiglu
+from harness.oracles.fp8 import E4M3FN, E5M2
+from harness.oracles.storage import BF16, FP16, steps_apart
+
+EVERY_BITS = np.arange(65536, dtype=np.uint32).astype(np.uint16)
+ML_DTYPES = {'e4m3fn': ml_dtypes.float8_e4m3fn, 'e5m2': ml_dtypes.float8_e5m2}
+
+
+@pytest.mark.parametrize('storage', [BF16, FP16], ids=lambda f: f.name)
+class TestStorage:
+
+    def test_rounding_a_value_of_the_format_is_the_identity(self, storage):
+        numbers = EVERY_BITS[~storage.is_nan(EVERY_BITS)]
+        assert np.array_equal(storage.round(storage.decode(numbers)), numbers)
+
+    def test_ties_go_to_even_and_neighbours_of_ties_to_their_side(self, storage):
+        finite = np.arange(storage.infinity - 1, dtype=np.uint16)
+        low, high = storage.decode(finite), storage.decode(finite + 1)
+        middle = (low + high) / 2
+        even = np.where(finite % 2 == 0, finite, finite + 1)
+        assert np.array_equal(storage.round(middle), even)
+        assert np.array_equal(storage.round(np.nextafter(middle, -np.inf)), finite)
+        assert np.array_equal(storage.round(np.nextafter(middle, np.inf)), finite + 1)
+
+    def test_past_the_range_is_infinity_and_nan_is_canonical(self, storage):
+        edge = storage.largest + (storage.largest - storage.decode(np.array([storage.infinity - 2]))[0]) / 2
+        found = storage.round(np.array([edge, np.nextafter(edge, 0), -np.inf, np.nan]))
+        assert found.tolist() == [storage.infinity, storage.infinity - 1, storage.infinity | 0x8000, 0x7FFF]
+
+    def test_product_is_rounded_once(self, storage):
+        generator = np.random.default_rng(1)
+        left, right = (EVERY_BITS[generator.integers(0, 65536, 20000)] for _ in range(2))
+        found = storage.decode(swiglu.product(left, right, storage))
+        for a, b, c in zip(storage.decode(left)[:4000], storage.decode(right)[:4000], found[:4000], strict=True):
+            if not (np.isfinite(a) and np.isfinite(b) and np.isfinite(c)):
+                continue
+            exact = Fraction(a) * Fraction(b)
+            bits = storage.round(np.array([c]))[0]
+            around = storage.decode(np.array([bits - 1 if bits & 0x7FFF else bits, bits + 1], np.uint16))
+            nearest = min(abs(exact - Fraction(n)) for n in around if np.isfinite(n))
+            assert abs(exact - Fraction(float(c))) <= nearest
+
+
+@pytest.mark.parametrize('fp8', [E4M3FN, E5M2], ids=lambda f: f.name)
+class TestFp8:
+
+    def test_decode_agrees_with_ml_dtypes(self, fp8):
+        codes = np.arange(256, dtype=np.uint8)
+        theirs = codes.view(ML_DTYPES[fp8.name]).astype(np.float64)
+        ours = fp8.decode(codes)
+        finite = np.isfinite(theirs)
+        assert np.array_equal(ours[finite], theirs[finite])
+        assert np.isnan(ours[~finite]).all()
+
+    def test_encode_agrees_with_ml_dtypes_within_the_range(self, fp8):
+        values = np.concatenate([BF16.decode(EVERY_BITS), FP16.decode(EVERY_BITS)])
+        values = values[np.abs(values) <= fp8.maximum]
+        theirs = values.astype(np.float32).astype(ML_DTYPES[fp8.name]).view(np.uint8)
+        assert np.array_equal(fp8.encode(values), theirs)
+
+    def test_encode_saturates(self, fp8):
+        assert fp8.encode(np.array([fp8.maximum * 2, np.inf, -np.inf])).tolist() == [
+            fp8.last_finite, fp8.last_finite, fp8.last_finite | 0x80]
+
+
+class TestQuantisation:
+
+    def test_scale_is_one_multiplication_and_floored(self):
+        x = np.zeros((1, 256), np.float32)
+        x[0, 5] = 448.0
+        scales = quantisation.quantise(x, 128, 'e4m3fn', None).scales
+        assert scales[0, 0] == np.float32(448) * np.float32(1 / 448)
+        assert scales[0, 1] == np.float32(1e-6) * np.float32(1 / 448)
+
+    @pytest.mark.parametrize(('value', 'power'), [(1.0, 1.0), (1.0000001, 2.0), (0.75, 1.0), (0.5, 0.5), (3.0, 4.0)])
+    def test_power_of_two_is_the_next_one_and_exact_ones_stay(self, value, power):
+        assert quantisation.power_of_two_at_least(np.float32(value)) == power
+
+    def test_nan_is_lost_in_the_maximum_and_saturates_as_a_code(self):
+        x = np.full((1, 128), 2.0, np.float32)
+        x[0, 3], x[0, 4] = np.nan, -np.nan
+        found = quantisation.quantise(x, 128, 'e4m3fn', 'ue8m0')
+        assert found.scales[0, 0] == 2.0**-7
+        assert found.codes[0, 3] == found.codes[0, 4] == 0x7E
+        assert quantisation.quantise(x, 128, 'e4m3fn', 'ue8m0', nan_keeps_sign=True).codes[0, 4] == 0xFE
+
+    def test_codes_of_another_reciprocal_are_explained_and_other_codes_are_not(self):
+        bits = np.random.default_rng(2).integers(0x3F00, 0x4000, (64, 128)).astype(np.uint16)
+        x = BF16.decode(bits).astype(np.float32)
+        off_by_one = quantisation.quantise(x, 128, 'e4m3fn', None, reciprocal_ulps=1).codes
+        exact = quantisation.quantise(x, 128, 'e4m3fn', None).codes
+        found = quantisation.explain_codes(x, off_by_one, 128, 'e4m3fn', None, False, allowed_ulps=2)
+        assert found.ulps.max() == int((off_by_one != exact).any())
+        wrong = exact.copy()
+        wrong[0, 0] ^= 1
+        found = quantisation.explain_codes(x, wrong, 128, 'e4m3fn', None, False, allowed_ulps=2)
+        assert np.flatnonzero(found.unexplained[:, 0]).tolist() == [0]
+
+
+def test_steps_apart_crosses_zero_once():
+    assert steps_apart(np.array([0x8000]), np.array([0]))[0] == 0
+    assert steps_apart(np.array([0x8001]), np.array([1]))[0] == 2
+
+
+def test_silu_of_the_ends():
+    assert np.isinf(swiglu.silu(np.array([np.inf])))[0]
+    assert swiglu.silu(np.array([-np.inf]))[0] == 0
+    assert np.isnan(swiglu.silu(np.array([np.nan])))[0]
