@@ -109,8 +109,8 @@ def make_cases(operator: str, to_input) -> tuple[Case, ...]:
         cases.append(case(fmt, 'shape_5x3', 'column-major scales with a padded pitch', shape(5, 3)))
         cases.append(case(fmt, 'shape_8x2', 'column-major scales whose pitch needs no padding', shape(8, 2)))
     for fmt in EVERY_FORMAT:
-        cases.append(case(fmt, 'many_ordinary', 'a million ordinary values: a wrong way to divide shows in one code of a '
-                          'thousand', shape(1024, 8), SM90_ONLY))
+        cases.append(case(fmt, 'many_ordinary', 'a million ordinary values: a wrong division shows in one of a thousand',
+                          shape(1024, 8), SM90_ONLY))
     return tuple(cases)
 
 
@@ -194,6 +194,6 @@ def judge_against_oracle(log: EvidenceLog, found: dict, x: np.ndarray, options: 
     # Where the bound holds, take what was found, so that the explanation points at a group that breaks it.
     target = from_numpy_bits(np.where(broken, expected.codes, codes), found['codes'].dtype, found['codes'].device)
     only_nonfinite = not np.isfinite(x[broken]).reshape(-1, GROUP).all(axis=1).any()
-    compare_bytes(log, f'codes: against the oracle, {int(conformance.unexplained.sum())} groups that no reciprocal within '
-                  f'{allowed} ulp explains', 'codes', found['codes'], target, context,
+    what = f'{int(conformance.unexplained.sum())} groups that no reciprocal within {allowed} ulp explains'
+    compare_bytes(log, f'codes: against the oracle, {what}', 'codes', found['codes'], target, context,
                   Reason.NONFINITE_TABLE if only_nonfinite else Reason.BYTES)

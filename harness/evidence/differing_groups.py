@@ -51,13 +51,15 @@ def new_tally(device: torch.device) -> torch.Tensor:
 
 
 def tally_differing_groups(left: tuple[torch.Tensor, torch.Tensor], right: tuple[torch.Tensor, torch.Tensor],
-                           keys: torch.Tensor, key_base: torch.Tensor, tally: torch.Tensor) -> None:
+                           keys: torch.Tensor, key_base: torch.Tensor, tally: torch.Tensor,
+                           only: int | None = None) -> None:
     """Add to `tally` how many groups differ in any byte, and keep the smallest key among them. Never waits.
 
     Args:
         left, right: (codes [M, N] FP8, scales [M, N // 128] float32), contiguous.
         keys: int64 [M * N // 128], a number for every group; `key_base` int64 [1] is added to it.
         tally: as made by `new_tally`.
+        only: compare so many groups from the first on; all if None.
 
     Raises:
         ValueError: shapes or layouts that cannot be compared group by group.
@@ -72,11 +74,12 @@ def tally_differing_groups(left: tuple[torch.Tensor, torch.Tensor], right: tuple
             raise ValueError(f'tally_differing_groups: {name}: expected {groups} groups of {GROUP_BYTES} one-byte '
                              f'codes and float32 scales, found {tuple(codes.shape)} of {codes.dtype} and '
                              f'{tuple(scales.shape)} of {scales.dtype}')
+    compared = groups if only is None else min(only, groups)
     # The interpreter pays by the program, not by the element.
     block = 64 if keys.is_cuda else 4096
-    _differing_groups_kernel[(triton.cdiv(groups, block), )](
+    _differing_groups_kernel[(triton.cdiv(compared, block), )](
         left[0].view(torch.int64), right[0].view(torch.int64), left[1].view(torch.int32), right[1].view(torch.int32),
-        keys, key_base, tally, groups, BLOCK=block, num_warps=4)
+        keys, key_base, tally, compared, BLOCK=block, num_warps=4)
 
 
 def require_sight(quantised: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import triton
@@ -72,6 +73,11 @@ def opcodes(lines: tuple[str, ...]) -> dict[str, int]:
     return dict(sorted(Counter(names).items()))
 
 
+@lru_cache(maxsize=256)
+def _hash_of_cubin(cubin: bytes) -> str:
+    return instruction_hash(disassemble(cubin))
+
+
 class CompiledKernels:
     """The Triton kernels that were launched while `collect_compiled` was active."""
 
@@ -83,11 +89,16 @@ class CompiledKernels:
         if kernel is not None:
             self._kernels.setdefault(kernel.hash, kernel)
 
-    def instruction_hashes(self) -> dict[str, tuple[str, ...]]:
-        """Kernel name -> instruction hashes of its builds, sorted: one launcher may have launched several."""
+    def instruction_hashes(self, without: frozenset[str] = frozenset()) -> dict[str, tuple[str, ...]]:
+        """Kernel name -> instruction hashes of its builds, sorted: one launcher may have launched several.
+
+        Args:
+            without: names of kernels to leave out.
+        """
         found: dict[str, set[str]] = {}
         for kernel in self._kernels.values():
-            found.setdefault(kernel.name, set()).add(instruction_hash(disassemble(kernel.asm['cubin'])))
+            if kernel.name not in without:
+                found.setdefault(kernel.name, set()).add(_hash_of_cubin(kernel.asm['cubin']))
         return {name: tuple(sorted(hashes)) for name, hashes in sorted(found.items())}
 
 

@@ -1,4 +1,4 @@
-"""The contract of refusals, case by case: harness/contracts/refusals.py says what is promised and why each case exists."""
+"""The contract of refusals, case by case: harness/contracts/refusals.py says what is promised, and why."""
 from harness.contracts import refusals
 
 OPERATOR = refusals.OPERATOR

@@ -13,6 +13,7 @@ import pytest
 from small_project import CHECKOUT, SmallProject, case_id
 
 from ci.events import Started, read
+from harness.lanes.lane import Lane
 
 ONE = case_id('alpha', 'stock', 'one')
 
@@ -88,11 +89,11 @@ def test_a_runner_that_is_stopped_leaves_a_verdict_and_no_process(project: Small
     assert _ends_within(begun.pid, seconds=10)
 
 
-def test_doctor_on_this_machine(project: SmallProject):
-    code, output, _ = bitgate(project, 'doctor', '--json', '--lane', 'cpu', '--subject', 'stock',
+def test_doctor_on_this_machine(project: SmallProject, lane: Lane):
+    code, output, _ = bitgate(project, 'doctor', '--json', '--lane', lane.value, '--subject', 'stock',
                               '--subject', 'module:no_such_module.py')
     report = json.loads(output)
-    assert (code, report['lane'], report['obstacle']) == (0, 'cpu', None)
+    assert (code, report['lane'], report['obstacle']) == (0, lane.value, None)
     stock, module = report['subjects']
     assert stock['operators']['silu_and_mul']['runs']
     assert not stock['operators']['silu_and_mul_quant']['runs']

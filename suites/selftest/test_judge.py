@@ -159,6 +159,13 @@ def test_an_exit_status_that_contradicts_the_log():
     assert reasons(judged(collected(ONE, TWO), *broken, closed(0))) == {Reason.INFRA, Reason.BYTES}
 
 
+def test_a_worker_that_died_after_its_last_test():
+    end = Closed(exit_status=0, died_at_exit={'gw1': -11}, **STAMP)
+    verdict = judged(collected(ONE, TWO), *whole(ONE, TWO), end)
+    assert (verdict.outcome, verdict.reasons) == (Outcome.BROKEN, {Reason.CRASH: 1})
+    assert 'gw1' in verdict.problems[0].message
+
+
 def test_a_session_that_never_closed():
     assert reasons(judged(collected(ONE, TWO), *whole(ONE, TWO))) == {Reason.INFRA}
 

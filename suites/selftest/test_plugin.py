@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 from small_project import CANDIDATE_CASES, SELFTEST, STOCK_CASES, SmallProject, case_id
 
+from ci import plugin
 from ci.events import Collected, Finished, Started
+from ci.processes import usable_cores
 from harness.evidence.verdicts import Outcome, Reason
+from harness.lanes.lane import Lane
 
 ONE = case_id('alpha', 'stock', 'one')
 
@@ -194,3 +197,16 @@ def test_the_reproducing_command_names_exactly_one_case(project: SmallProject):
     finished, = session.log.of(Finished)
     assert finished.message == f"python -m pytest --lane cpu '{ONE}'"
     assert finished.outcome is Outcome.BROKEN
+
+
+def test_auto_workers_follow_the_lane(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(plugin, 'usable_cores', lambda: 16)
+    assert (plugin.auto_workers(Lane.CPU), plugin.auto_workers(Lane.SM90)) == (16, 8)
+    monkeypatch.setattr(plugin, 'usable_cores', lambda: 2)
+    assert (plugin.auto_workers(Lane.CPU), plugin.auto_workers(Lane.SM90)) == (2, 2)
+
+
+def test_auto_workers_are_asked_for_by_xdist(project: SmallProject):
+    session = project.pytest('-n', 'auto')
+    workers = usable_cores()
+    assert f'{workers} worker{"s" if workers > 1 else ""} [6 items]' in session.output

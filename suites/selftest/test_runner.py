@@ -9,6 +9,7 @@ from junitparser import Error, Failure, JUnitXml
 from small_project import CANDIDATE_CASES, STOCK_CASES, SmallProject, case_id
 
 from ci.judge import Verdict
+from ci.outdir import claimed
 from ci.settings import UsageFault
 from harness.evidence.verdicts import Outcome, Reason
 from harness.lanes.lane import LaneRequest
@@ -106,6 +107,14 @@ def test_a_worker_killed_in_the_middle(project: SmallProject):
     assert by_reason(verdict, Reason.CRASH) == {ONE}
     assert sum(row.outcome is Outcome.PASS for row in verdict.rows) == 5
     assert_artifacts(project, verdict)
+
+
+def test_a_worker_that_dies_after_its_last_test(project: SmallProject):
+    project.suite('alpha', 'import atexit, os\natexit.register(os.abort)')
+    verdict = project.run()
+    assert verdict.outcome is Outcome.BROKEN
+    assert verdict.counts['PASS'] == 6
+    assert any('gw0 ended with exit code -6' in problem.message for problem in verdict.problems)
 
 
 def test_the_controller_killed(project: SmallProject):
@@ -217,6 +226,11 @@ def test_a_folder_of_other_files_is_left_alone(project: SmallProject):
     with pytest.raises(UsageFault, match='--out: expected an empty folder'):
         project.run()
     assert plan.read_text() == '{"tool": "another"}'
+
+
+def test_two_runs_never_share_a_folder(project: SmallProject):
+    with claimed(project.root / 'out'), pytest.raises(UsageFault, match='no other run is using'):
+        project.run()
 
 
 @pytest.mark.parametrize(('request_', 'told'), [

@@ -25,7 +25,7 @@ from harness.subjects.protocol import Subject
 
 # scale_fmt None: a power of two would hide the product's bits.
 CODES, SCALE_FMT = 'e4m3fn', None
-# More groups than fit a decode launch, so that each chunk takes the tile that costs the interpreter least.
+# Bounds the memory of the oracles, which work in float64.
 _INTERPRETED_ROWS = 128
 
 
@@ -52,8 +52,8 @@ class TableStock:
 def every_gate(trial: Subject, stock: Subject, storage: Format, device: torch.device) -> PartResult:
     """All 2^16 gates of a storage format.
 
-    BOUND if stock's silu leaves float64 by more than a step where that is promised, BYTES if the fused operator does not
-    give what stock's silu and quantiser give. Gates outside the promise are counted, and listed where they are off.
+    BOUND if stock's silu leaves float64 by more than a step where that is promised, BYTES if the fused operator does
+    not give what stock's silu and quantiser give. Gates outside the promise are counted, and listed where they are off.
     """
     started = time.perf_counter()
     fmt = QuantFormat(storage.name, CODES, SCALE_FMT)
@@ -67,7 +67,7 @@ def every_gate(trial: Subject, stock: Subject, storage: Format, device: torch.de
     differing, mismatch = compare_listed(sides, Arrangement.ALONE, ALL_BITS, one, rows=rows)
     facts, bound_holds = _against_float64(table, storage)
     reason = reason_for(differing, mismatch) or (None if bound_holds else Reason.BOUND)
-    return PartResult(part='a', format=storage.name, unit='gates', visited=PATTERNS, possible=PATTERNS,
+    return PartResult(part='a', fmt=fmt, unit='gates', visited=PATTERNS, possible=PATTERNS,
                       differing_groups=differing, mismatch=mismatch, reason=reason,
                       seconds=time.perf_counter() - started, reference=reference, facts=facts)
 

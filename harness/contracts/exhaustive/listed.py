@@ -7,7 +7,7 @@ import torch
 from harness.contracts.exhaustive.mismatch import Mismatch, explain
 from harness.contracts.exhaustive.plan import GROUPS_PER_ROW, Arrangement
 from harness.contracts.exhaustive.sides import PairBuffer, Sides
-from harness.evidence.differing_groups import new_tally, tally_differing_groups
+from harness.evidence.differing_groups import new_tally, require_sight, tally_differing_groups
 
 
 def compare_listed(sides: Sides, arrangement: Arrangement, gates: np.ndarray, ups: np.ndarray,
@@ -20,8 +20,7 @@ def compare_listed(sides: Sides, arrangement: Arrangement, gates: np.ndarray, up
         rows: of a chunk; all pairs at once if None.
 
     Returns:
-        (groups that differ, the first difference by name). Slots of the last chunk that are left over repeat its pairs
-        and count when they differ.
+        (groups that differ, the first difference by name).
     """
     slots = arrangement.slots_per_row
     rows = rows or -(-len(gates) // slots)
@@ -33,9 +32,11 @@ def compare_listed(sides: Sides, arrangement: Arrangement, gates: np.ndarray, up
     for start in range(0, len(gates), rows * slots):
         chunk = slice(start, start + rows * slots)
         buffer.write(gates[chunk], ups[chunk])
-        tally = new_tally(sides.device)
-        tally_differing_groups(sides.fused(buffer.gate_up), sides.unfused(buffer.gate_up), keys,
-                               torch.zeros(1, dtype=torch.int64, device=sides.device), tally)
+        tally, unfused = new_tally(sides.device), sides.unfused(buffer.gate_up)
+        if start == 0:
+            require_sight(unfused)
+        filled = -(-len(gates[chunk]) // arrangement.pairs_per_group)
+        tally_differing_groups(sides.fused(buffer.gate_up), unfused, keys, torch.zeros_like(keys[:1]), tally, filled)
         found, first = tally.tolist()
         if found and not differing:
             mismatch = explain(sides, buffer.gate_up, first)

@@ -76,6 +76,14 @@ def sampled_pairs(sides: Sides, part: str, count: int, seed: int, gates: range =
     return _result(sides, part, visited, partners, differing, mismatch, time.perf_counter() - started, {'seed': seed})
 
 
+def one_pair(sides: Sides, gate: int, up: int) -> PartResult:
+    """Part b for a single pair, given by its bits."""
+    started = time.perf_counter()
+    differing, mismatch = compare_listed(sides, Arrangement.ALONE, np.array([gate], np.uint16),
+                                         np.array([up], np.uint16))
+    return _result(sides, 'b', 1, [None], differing, mismatch, time.perf_counter() - started, {})
+
+
 def _partners(sides: Sides, part: str) -> list[tuple[int, int] | None]:
     if PARTS[part] is not Arrangement.WITH_PARTNER:
         return [None]
@@ -85,7 +93,8 @@ def _partners(sides: Sides, part: str) -> list[tuple[int, int] | None]:
 
 def _result(sides: Sides, part: str, visited: int, partners: list, differing: int, mismatch: Mismatch | None,
             seconds: float, facts: dict) -> PartResult:
-    named = [partner[1] for partner in partners if partner]
-    return PartResult(part=part, format=sides.fmt.id, unit='pairs', visited=visited, possible=PATTERNS**2,
+    if partners[0]:
+        facts['partner_maxima'] = [up for _, up in partners]
+    return PartResult(part=part, fmt=sides.fmt, unit='pairs', visited=visited, possible=PATTERNS**2,
                       differing_groups=differing, mismatch=mismatch, reason=reason_for(differing, mismatch),
-                      seconds=seconds, reference=REFERENCE, facts={**facts, 'partner_maxima': named} if named else facts)
+                      seconds=seconds, reference=REFERENCE, facts=facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from harness.contracts.exhaustive.mismatch import Mismatch
+from harness.contracts.formats import QuantFormat
 from harness.evidence.verdicts import Reason
 
 
@@ -13,7 +14,7 @@ class PartResult:
 
     Attributes:
         part: 'a', 'b', 'floor', 'c' or 'packed'.
-        format: 'bf16' or 'fp16' for part a, otherwise the id of the quantiser's format.
+        fmt: the format; part a speaks of its storage format alone.
         unit: what is counted: 'gates', 'pairs', '(value, maximum) pairs'.
         visited, possible: how many of how many.
         differing_groups: groups whose bytes differ.
@@ -21,12 +22,11 @@ class PartResult:
         reason: why the part does not hold; None if it does.
         seconds: GPU time on a GPU, wall time on the cpu lane.
         reference: what the subject on trial was compared with.
-        machine_code: kernel -> instruction hashes for which the part speaks; empty on the cpu lane.
         facts: whatever else was measured.
     """
 
     part: str
-    format: str
+    fmt: QuantFormat
     unit: str
     visited: int
     possible: int
@@ -35,7 +35,6 @@ class PartResult:
     reason: Reason | None
     seconds: float
     reference: str
-    machine_code: dict[str, tuple[str, ...]] = field(default_factory=dict)
     facts: dict = field(default_factory=dict)
 
     def __post_init__(self):
@@ -44,11 +43,17 @@ class PartResult:
                              'a proof that visited nothing proves nothing')
 
     @property
+    def format(self) -> str:
+        """'bf16' or 'fp16' for part a, otherwise the format's id."""
+        return self.fmt.storage if self.part == 'a' else self.fmt.id
+
+    @property
     def exhaustive(self) -> bool:
         return self.visited == self.possible
 
     def as_dict(self) -> dict:
-        return {**asdict(self), 'exhaustive': self.exhaustive,
+        """JSON-compatible."""
+        return {**asdict(self), 'format': self.format, 'exhaustive': self.exhaustive,
                 'reason': self.reason.value if self.reason else None}
 
 

@@ -1,0 +1,120 @@
+"""The `bitgate` command. Options and the environment are read here, into typed values, and nowhere deeper."""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ci.court import HarnessCourt
+from ci.doctor import examine
+from ci.doctor import text as doctor_text
+from ci.exhaust import exhaust
+from ci.plan import PlanFailed, collect, compare
+from ci.plan import write as write_manifests
+from ci.preflight import preflight
+from ci.runner import CHECKOUT, RunRequest
+from ci.runner import run as run_request
+from ci.settings import Settings, UsageFault, settings_from
+
+EXIT_DIFFERS, EXIT_USAGE, EXIT_UNJUDGED = 1, 2, 3
+
+app = typer.Typer(name='bitgate', no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+                  help="A merge gate for lmdeploy's Block-FP8 mixture-of-experts kernels: are the bits still right?")
+
+LaneOption = Annotated[str | None, typer.Option('--lane', metavar='LANE', help=(
+    'auto (the default), cpu or sm90; BITGATE_LANE sets another default.'))]
+SubjectOption = Annotated[list[str] | None, typer.Option('--subject', metavar='SUBJECT', help=(
+    'Who is on trial: stock, candidate or module:PATH. May be given again. Default: stock and candidate.'))]
+SourceOption = Annotated[str | None, typer.Option('--lmdeploy-src', metavar='DIR', help=(
+    'A checkout of lmdeploy to try as stock, in place of the installed one.'))]
+RootOption = Annotated[Path, typer.Option('--root', hidden=True, help='Folder of suites/ and ci/required/.')]
+SuitesOption = Annotated[list[str] | None, typer.Option('--suites', metavar='NAME', help=(
+    'Only the folder suites/NAME. May be given again. The verdict says that it is partial.'))]
+OutOption = Annotated[Path, typer.Option('--out', metavar='DIR', help='Where the artifacts go.')]
+WorkersOption = Annotated[str, typer.Option('-n', '--workers', metavar='N', help="Worker processes, or 'auto'.")]
+DeadlineOption = Annotated[float, typer.Option('--deadline', min=1, help='Seconds for the whole session.')]
+TimeoutOption = Annotated[float, typer.Option('--timeout', min=1, help='Seconds for each test.')]
+CheckOption = Annotated[bool, typer.Option('--check', help='Fail if a manifest is not what the suites hold.')]
+WriteOption = Annotated[bool, typer.Option('--write', help='Make the manifests what the suites hold.')]
+JsonOption = Annotated[bool, typer.Option('--json', help='Machine-readable.')]
+
+
+@app.command()
+def run(lane: LaneOption = None, subject: SubjectOption = None, lmdeploy_src: SourceOption = None,
+        suites: SuitesOption = None, out: OutOption = Path('bitgate-out'), workers: WorkersOption = 'auto',
+        deadline: DeadlineOption = 3600, timeout: TimeoutOption = 600, root: RootOption = CHECKOUT) -> None:
+    """Judge the subjects: exit 0 PASS, 1 BROKEN or MOVED, 2 usage, 3 UNJUDGED."""
+    if workers != 'auto' and not workers.isdigit():
+        raise _usage(UsageFault(f"-n: expected a number or 'auto', found {workers!r}"))
+    request = RunRequest(_settings(lane, subject, lmdeploy_src), out, tuple(suites or ()),
+                         None if workers == 'auto' else int(workers), deadline, timeout, root.resolve())
+    try:
+        verdict = run_request(request, _say)
+    except UsageFault as fault:
+        raise _usage(fault) from None
+    raise typer.Exit(verdict.exit_code)
+
+
+@app.command()
+def plan(check: CheckOption = False, write: WriteOption = False, lmdeploy_src: SourceOption = None,
+         root: RootOption = CHECKOUT) -> None:
+    """Compare the required-case manifests of both lanes with what the suites hold; no GPU is needed for either."""
+    if check and write:
+        raise _usage(UsageFault('plan: expected --check or --write, found both'))
+    root = root.resolve()
+    try:
+        plans = collect(root, _settings(None, None, lmdeploy_src))
+    except PlanFailed as failed:
+        typer.echo(str(failed), err=True)
+        raise typer.Exit(EXIT_UNJUDGED) from None
+    changes = compare(root, plans)
+    if write:
+        write_manifests(root, plans)
+    elif changes:
+        typer.echo(changes)
+    for item in plans:
+        typer.echo(f'{item.lane.value}-{item.subject}: {len(item.nodeids)} cases')
+    stale = 'written' if write else 'not what the suites hold'
+    typer.echo(f'manifests: {stale if changes else "current"}')
+    if check and changes:
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+@app.command()
+def doctor(lane: LaneOption = None, subject: SubjectOption = None, lmdeploy_src: SourceOption = None,
+           as_json: JsonOption = False, root: RootOption = CHECKOUT) -> None:
+    """Say what is here, which lane that means, and what would run; exit 3 if no lane can judge here."""
+    settings = _settings(lane, subject, lmdeploy_src)
+    with contextlib.redirect_stdout(sys.stderr):    # lmdeploy logs to stdout while it is imported
+        report = examine(root.resolve(), settings, preflight(settings.lane), HarnessCourt())
+    typer.echo(json.dumps(report, indent=1) if as_json else doctor_text(report))
+    raise typer.Exit(0 if report['lane'] else EXIT_UNJUDGED)
+
+
+app.command()(exhaust)
+
+
+def _settings(lane: str | None, subject: list[str] | None, lmdeploy_src: str | None) -> Settings:
+    try:
+        return settings_from(lane, subject, lmdeploy_src, os.environ)
+    except UsageFault as fault:
+        raise _usage(fault) from None
+
+
+def _usage(fault: UsageFault) -> typer.Exit:
+    typer.echo(f'bitgate: {fault}', err=True)
+    return typer.Exit(EXIT_USAGE)
+
+
+def _say(text: str) -> None:
+    typer.echo(text)
+
+
+def main() -> None:
+    """Entry point of the `bitgate` command."""
+    app()

@@ -1,0 +1,55 @@
+"""Required-case manifests: which cases a lane owes for a subject, as reviewed text files, one node id a line."""
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+from harness.lanes.lane import Lane
+
+SUBJECT_NAMES = ('stock', 'candidate', 'module')
+
+
+class ManifestInvalid(ValueError):
+    """A manifest is absent, empty, out of order or names a case twice."""
+
+
+def manifest_path(root: Path, lane: Lane, subject: str) -> Path:
+    """Where the manifest of `lane` and `subject` ('stock', 'candidate' or 'module') stands under `root`."""
+    return root / 'ci' / 'required' / f'{lane.value}-{subject}.txt'
+
+
+def render(lane: Lane, subject: str, nodeids: Iterable[str]) -> str:
+    """The text of a manifest."""
+    note = ('# A module owes only the cases of the operators that it offers.\n' if subject == 'module' else '')
+    header = (f'# Cases that lane {lane.value} owes for subject {subject}: one node id a line, sorted.\n{note}'
+              '# Written by `bitgate plan --write`, reviewed like code.\n')
+    return header + ''.join(f'{nodeid}\n' for nodeid in sorted(nodeids))
+
+
+def parse(text: str, name: str) -> tuple[str, ...]:
+    """The node ids of a manifest. Raises ManifestInvalid, naming the manifest by `name`."""
+    nodeids = tuple(line for line in text.splitlines() if line.strip() and not line.startswith('#'))
+    if not nodeids:
+        raise ManifestInvalid(f'{name}: expected at least one node id, found none')
+    for before, after in zip(nodeids, nodeids[1:], strict=False):
+        if before >= after:
+            raise ManifestInvalid(f'{name}: expected sorted lines without repeats, found {after!r} after {before!r}')
+    return nodeids
+
+
+def load(root: Path, lane: Lane, subject: str) -> tuple[str, ...]:
+    """The node ids that `lane` owes for `subject`. Raises ManifestInvalid if the file is absent or not well formed."""
+    path = manifest_path(root, lane, subject)
+    name = str(path.relative_to(root))
+    try:
+        return parse(path.read_text(encoding='utf-8'), name)
+    except FileNotFoundError:
+        raise ManifestInvalid(f'{name}: no such manifest; `bitgate plan --write` makes it') from None
+
+
+def difference(name: str, reviewed: str, collected: str) -> str:
+    """A unified diff from the reviewed manifest to the collected one; empty if they are equal."""
+    lines = difflib.unified_diff(reviewed.splitlines(), collected.splitlines(), f'{name} (reviewed)',
+                                 f'{name} (collected)', lineterm='', n=0)
+    return '\n'.join(lines)

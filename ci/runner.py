@@ -1,0 +1,129 @@
+"""`bitgate run`: preflight, plan, execute, judge, report. The artifacts are there whatever happens in between."""
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ci.events import RESULTS, RunLog, read
+from ci.execute import execute, output_tail, pytest_command
+from ci.judge import Owed, Problem, Verdict, judge
+from ci.outdir import JUNIT, PLAN, SUMMARY, VERDICT, claimed, write_whole
+from ci.owed import owed_by
+from ci.plugin import auto_workers
+from ci.preflight import Preflight, preflight
+from ci.report import SCHEMA_VERSION, TOOL, as_dict, failures_text, headline, junit, summary
+from ci.settings import Settings, UsageFault
+from harness.evidence.verdicts import Outcome, Reason
+from harness.lanes.lane import Lane, LaneRequest
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What to judge, and how.
+
+    Attributes:
+        settings: lane and subjects.
+        out: folder for the artifacts.
+        suites: names of folders under suites/; empty means all that are required.
+        workers: number of xdist workers, None for what suits the lane.
+        deadline_s: seconds for the whole session; test_limit_s: seconds for each test.
+        root: the folder that holds suites/ and ci/required/.
+    """
+
+    settings: Settings
+    out: Path
+    suites: tuple[str, ...] = ()
+    workers: int | None = None
+    deadline_s: float = 3600.0
+    test_limit_s: float = 600.0
+    root: Path = CHECKOUT
+
+
+def run(request: RunRequest, say: Callable[[str], None],
+        look: Callable[..., Preflight] = preflight) -> Verdict:
+    """Judge, and write verdict.json, junit.xml, summary.md, plan.json and results.jsonl into `request.out`.
+
+    `say` gets plain progress lines, then the failures with their explanations, and last the headline. `look` is the
+    preflight. Raises UsageFault for a request of no sense, before anything is touched.
+    """
+    _check(request)
+    with claimed(request.out):
+        return _run(request, say, look)
+
+
+def _run(request: RunRequest, say: Callable[[str], None], look: Callable[..., Preflight]) -> Verdict:
+    found = look(request.settings.lane)
+    settings = request.settings.on(found.lane) if found.lane else request.settings
+    owed = _owed(request, found)
+    say(f'lane {owed.lane}, subjects {", ".join(owed.subjects)}: {len(owed.required)} required cases')
+    _write_plan(request, owed)
+    started = time.monotonic()
+    # a verdict that stands if this process is killed before it has a better one
+    _write(request.out, judge(owed, RunLog(), 'the run has not come to its end', found.environment), settings)
+    interruption = None
+    if found.lane:
+        workers = request.workers or auto_workers(found.lane)
+        command = pytest_command(_arguments(request, settings, workers))
+        interruption = execute(command, request.root, request.out, found.lane, workers, request.deadline_s,
+                               len(owed.required), say)
+    verdict = judge(owed, read(request.out / RESULTS), interruption, found.environment)
+    _write(request.out, verdict, settings)
+    _tell(verdict, settings, request.out, time.monotonic() - started, say)
+    return verdict
+
+
+def _check(request: RunRequest) -> None:
+    for suite in request.suites:
+        if not (request.root / 'suites' / suite).is_dir() or '/' in suite:
+            known = sorted(path.name for path in (request.root / 'suites').glob('*') if path.is_dir())
+            raise UsageFault(f'--suites: expected one of {", ".join(known)}, found {suite!r}')
+    if not (request.root / 'suites').is_dir():
+        raise UsageFault(f'suites: expected the folder {request.root / "suites"}; run from a checkout of bitgate')
+    if request.workers is not None and request.workers < 1:
+        raise UsageFault(f'-n: expected at least 1 worker, found {request.workers}')
+
+
+def _owed(request: RunRequest, found: Preflight) -> Owed:
+    subjects = request.settings.subject_names
+    obstacle = Problem(Reason.WRONG_DEVICE, found.obstacle or 'no lane')
+    if found.lane:
+        return owed_by(request.root, found.lane, subjects, request.suites)
+    if request.settings.lane is LaneRequest.AUTO:
+        return Owed(request.settings.lane.value, subjects, problems=(obstacle,))
+    # the lane is known, only its device is not here: show what stays unjudged
+    owed = owed_by(request.root, Lane(request.settings.lane.value), subjects, request.suites)
+    return replace(owed, problems=(*owed.problems, obstacle))
+
+
+def _arguments(request: RunRequest, settings: Settings, workers: int) -> list[str]:
+    arguments = [*settings.arguments(), f'--bitgate-out={request.out.resolve()}',
+                 '-n', str(workers), '--dist', 'load', f'--timeout={request.test_limit_s:g}', '--timeout-method=thread']
+    return arguments + [f'suites/{suite}' for suite in request.suites]
+
+
+def _write_plan(request: RunRequest, owed: Owed) -> None:
+    plan = {'tool': TOOL, 'schema_version': SCHEMA_VERSION, 'lane': owed.lane, 'subjects': owed.subjects,
+            'suites': request.suites, 'required': sorted(owed.required)}
+    write_whole(request.out / PLAN, json.dumps(plan, indent=1) + '\n')
+
+
+def _write(out: Path, verdict: Verdict, settings: Settings) -> None:
+    write_whole(out / VERDICT, json.dumps(as_dict(verdict), indent=1, allow_nan=False) + '\n')
+    write_whole(out / JUNIT, junit(verdict))
+    write_whole(out / SUMMARY, summary(verdict, settings.reproduce))
+
+
+def _tell(verdict: Verdict, settings: Settings, out: Path, seconds: float, say: Callable[[str], None]) -> None:
+    for name, operator in verdict.not_offered:
+        say(f'{name} does not offer {operator}: not judged')
+    if verdict.outcome is not Outcome.PASS:
+        say(failures_text(verdict, settings.reproduce))
+    if any(problem.reason is Reason.INFRA for problem in verdict.problems) and (tail := output_tail(out)):
+        say(f'the end of what pytest printed:\n{tail}')
+    say(f'{seconds:.0f} s, artifacts in {out}')
+    say(headline(verdict))

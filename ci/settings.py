@@ -1,0 +1,95 @@
+"""What a user may ask for, as typed values. Command lines and the environment are read into these once, at the edge."""
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ci.manifest import SUBJECT_NAMES
+from harness.lanes.lane import Lane, LaneRequest
+
+LANE_VARIABLE = 'BITGATE_LANE'
+
+
+class UsageFault(ValueError):
+    """A value that was asked for makes no sense. The message names it, what was expected and what was found."""
+
+
+@dataclass(frozen=True)
+class SubjectSpec:
+    """A subject as asked for: 'stock', 'candidate' or 'module:PATH'. `path` is absolute, None but for modules."""
+
+    name: str
+    path: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> SubjectSpec:
+        """Raises UsageFault unless `text` is one of the three forms."""
+        name, colon, path = text.partition(':')
+        if name not in SUBJECT_NAMES or (name == 'module') != bool(colon and path):
+            raise UsageFault(f'--subject: expected stock, candidate or module:PATH, found {text!r}')
+        return cls(name, Path(path).resolve() if path else None)
+
+    def __str__(self) -> str:
+        return f'{self.name}:{self.path}' if self.path else self.name
+
+
+DEFAULT_SUBJECTS = (SubjectSpec('stock'), SubjectSpec('candidate'))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Who is on trial, and where.
+
+    Attributes:
+        lane: the lane asked for.
+        subjects: at most one of each name.
+        lmdeploy_src: a checkout of lmdeploy to try in place of the installed one, absolute, or None.
+    """
+
+    lane: LaneRequest = LaneRequest.AUTO
+    subjects: tuple[SubjectSpec, ...] = DEFAULT_SUBJECTS
+    lmdeploy_src: Path | None = None
+
+    @property
+    def subject_names(self) -> tuple[str, ...]:
+        return tuple(spec.name for spec in self.subjects)
+
+    def on(self, lane: Lane) -> Settings:
+        """The same settings with the lane that was chosen in place of the one that was asked for."""
+        return replace(self, lane=LaneRequest(lane.value))
+
+    def arguments(self) -> list[str]:
+        """The pytest arguments that ask for exactly this."""
+        arguments = [f'--lane={self.lane.value}'] + [f'--subject={spec}' for spec in self.subjects]
+        return arguments + ([f'--lmdeploy-src={self.lmdeploy_src}'] if self.lmdeploy_src else [])
+
+    def reproduce(self, nodeid: str) -> str:
+        """The one command that runs exactly the test `nodeid` under these settings."""
+        words = ['python', '-m', 'pytest', '--lane', self.lane.value]
+        if self.lmdeploy_src:
+            words += ['--lmdeploy-src', str(self.lmdeploy_src)]
+        for spec in self.subjects:
+            if spec not in DEFAULT_SUBJECTS:
+                words += ['--subject', str(spec)]
+        return shlex.join([*words, nodeid])
+
+
+def settings_from(lane: str | None, subjects: list[str] | None, lmdeploy_src: str | None,
+                  environment: dict[str, str] | os._Environ) -> Settings:
+    """Settings from option texts (None: not given) and the environment. Raises UsageFault for a value of no sense."""
+    asked = lane or environment.get(LANE_VARIABLE) or LaneRequest.AUTO.value
+    try:
+        request = LaneRequest(asked)
+    except ValueError:
+        source = '--lane' if lane else LANE_VARIABLE
+        raise UsageFault(f'{source}: expected auto, cpu or sm90, found {asked!r}') from None
+    specs = tuple(dict.fromkeys(SubjectSpec.parse(text) for text in subjects or ())) or DEFAULT_SUBJECTS
+    names = [spec.name for spec in specs]
+    if len(set(names)) != len(names):
+        raise UsageFault(f'--subject: expected each kind of subject at most once, found {", ".join(map(str, specs))}')
+    source = Path(lmdeploy_src).resolve() if lmdeploy_src else None
+    if source and not source.is_dir():
+        raise UsageFault(f'--lmdeploy-src: expected a folder, found {lmdeploy_src!r}')
+    return Settings(request, specs, source)

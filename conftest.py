@@ -1,0 +1,2 @@
+"""Wiring only: the plugin does everything."""
+pytest_plugins = ('ci.plugin',)
