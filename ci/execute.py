@@ -14,7 +14,7 @@ from types import FrameType
 
 from ci.events import RESULTS, Finished, read
 from ci.outdir import OUTPUT
-from ci.processes import die_with_parent, end_group, usable_cores
+from ci.processes import end_group, usable_cores
 from harness.evidence.verdicts import Outcome
 from harness.lanes.lane import Lane
 
@@ -33,12 +33,11 @@ def execute(command: list[str], root: Path, out: Path, lane: Lane, workers: int,
     Its output goes to pytest.log in `out`; its result log is followed, and `say` gets a line every few seconds.
     Returns None if it came to its own end, else what cut it short. SIGINT or SIGTERM to this process ends it too.
     """
-    parent = os.getpid()
     with tempfile.TemporaryDirectory(prefix='bitgate-triton-') as cache, _signals_raise(), \
             open(out / OUTPUT, 'wb') as output:
         process = subprocess.Popen(command, cwd=root, stdin=subprocess.DEVNULL, stdout=output,
                                    stderr=subprocess.STDOUT, env=_environment(root, lane, workers, cache),
-                                   start_new_session=True, preexec_fn=lambda: die_with_parent(parent))
+                                   start_new_session=True)
         try:
             cut = _watch(process, out / RESULTS, deadline_s, cases, say)
         except Interrupted as interrupted:

@@ -67,7 +67,7 @@ def exhaust(
         'default.'))] = None,
     seed: Annotated[int, typer.Option(min=0, help='Of the sample; its edges do not depend on it.')] = 0,
     chunk_rows: Annotated[int, typer.Option(min=1, help=(
-        'Part b: at most so many rows of 128 pairs in one chunk, 64 KiB of input each.'))] = 512,
+        'Part b: at most so many rows of 128 pairs in one chunk, 64 KiB of input each.'))] = 4096,
     out: Annotated[Path | None, typer.Option('--json', metavar='OUT', help='Write the result there.')] = None,
 ) -> None:
     """Prove the fused operator on every input, where those are finite: exit 0 PASS, 1 BROKEN, 2 usage, 3 UNJUDGED.

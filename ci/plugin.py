@@ -5,6 +5,7 @@ reads options and environment once and hands the result down, so that every proc
 """
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import tempfile
@@ -53,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help='stock, candidate or module:PATH; may be given again (default: stock and candidate)')
     group.addoption('--lmdeploy-src', default=None, metavar='DIR', help='try this checkout of lmdeploy as stock')
     group.addoption('--bitgate-out', default=None, metavar='DIR', help=f'append the result log to DIR/{RESULTS}')
+    group.addoption('--bitgate-parent', default=None, type=int, help=argparse.SUPPRESS)
     group.addoption('--plan-lane', default=None, choices=[lane.value for lane in Lane], metavar='LANE',
                     help='only list the cases of LANE, on whatever device this is')
 
@@ -107,7 +109,7 @@ def pytest_configure_node(node: Any) -> None:
     state = node.config.stash[_STATE]
     node.workerinput['bitgate_lane'] = state.lane.value
     node.workerinput['bitgate_out'] = str(state.out)
-    node.workerinput['bitgate_controller'] = os.getpid()
+    node.workerinput['bitgate_parent'] = os.getpid() if node.gateway.spec.popen else None
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -171,9 +173,11 @@ def _state(config: pytest.Config) -> _State:
     except UsageFault as fault:
         raise pytest.UsageError(str(fault)) from None
     court = _court(config)
+    parent = config.workerinput['bitgate_parent'] if _is_worker(config) else config.option.bitgate_parent
+    if parent:
+        die_with_parent(parent)
     if _is_worker(config):
         given = config.workerinput
-        die_with_parent(given['bitgate_controller'])
         return _State(settings, Lane(given['bitgate_lane']), court, Path(given['bitgate_out']), private_out=False)
     try:
         lane = Lane(config.option.plan_lane) if config.option.plan_lane else _chosen_lane(config, settings, court)

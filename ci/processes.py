@@ -17,11 +17,11 @@ def usable_cores() -> int:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent, process id `parent`, ends. Linux only; elsewhere nothing.
+    """Have the kernel kill this process when its parent, process id `parent`, ends. Linux only; elsewhere nothing.
 
-    A parent that ended before the request was made would never be noticed, hence the second look.
+    A parent that ended before the request was made would never be noticed, hence the look afterwards.
     """
-    if sys.platform != 'linux' or os.getppid() != parent:
+    if sys.platform != 'linux':
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -101,7 +102,7 @@ def _owed(request: RunRequest, found: Preflight) -> Owed:
 
 
 def _arguments(request: RunRequest, settings: Settings, workers: int) -> list[str]:
-    arguments = [*settings.arguments(), f'--bitgate-out={request.out.resolve()}',
+    arguments = [*settings.arguments(), f'--bitgate-out={request.out.resolve()}', f'--bitgate-parent={os.getpid()}',
                  '-n', str(workers), '--dist', 'load', f'--timeout={request.test_limit_s:g}', '--timeout-method=thread']
     return arguments + [f'suites/{suite}' for suite in request.suites]
 

@@ -109,7 +109,7 @@ def make_cases(operator: str, to_input) -> tuple[Case, ...]:
         cases.append(case(fmt, 'shape_5x3', 'column-major scales with a padded pitch', shape(5, 3)))
         cases.append(case(fmt, 'shape_8x2', 'column-major scales whose pitch needs no padding', shape(8, 2)))
     for fmt in EVERY_FORMAT:
-        cases.append(case(fmt, 'many_ordinary', 'a million ordinary values: a wrong division shows in one of a thousand',
+        cases.append(case(fmt, 'many_ordinary', 'a million values: a wrong division shows in one of a thousand',
                           shape(1024, 8), SM90_ONLY))
     return tuple(cases)
 

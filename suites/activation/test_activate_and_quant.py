@@ -1,4 +1,4 @@
-"""The contract of activate_and_quant, case by case: harness/contracts/activate_and_quant.py says what is promised, and why."""
+"""Every case of activate_and_quant; harness/contracts/activate_and_quant.py says what is promised, and why."""
 from harness.contracts import activate_and_quant
 
 OPERATOR = activate_and_quant.OPERATOR

@@ -1,4 +1,4 @@
-"""The contract of refusals, case by case: harness/contracts/refusals.py says what is promised, and why."""
+"""Every case of refusals; harness/contracts/refusals.py says what is promised, and why."""
 from harness.contracts import refusals
 
 OPERATOR = refusals.OPERATOR

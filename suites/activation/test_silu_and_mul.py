@@ -1,4 +1,4 @@
-"""The contract of silu_and_mul, case by case: harness/contracts/silu_and_mul.py says what is promised, and why."""
+"""Every case of silu_and_mul; harness/contracts/silu_and_mul.py says what is promised, and why."""
 from harness.contracts import silu_and_mul
 
 OPERATOR = silu_and_mul.OPERATOR

@@ -1,4 +1,4 @@
-"""The contract of silu_and_mul_quant, case by case: harness/contracts/silu_and_mul_quant.py says what is promised, and why."""
+"""Every case of silu_and_mul_quant; harness/contracts/silu_and_mul_quant.py says what is promised, and why."""
 from harness.contracts import silu_and_mul_quant
 
 OPERATOR = silu_and_mul_quant.OPERATOR

@@ -1,4 +1,4 @@
-"""The contract of quant_fp8, case by case: harness/contracts/quant_fp8.py says what is promised, and why."""
+"""Every case of quant_fp8; harness/contracts/quant_fp8.py says what is promised, and why."""
 from harness.contracts import quant_fp8
 
 OPERATOR = quant_fp8.OPERATOR

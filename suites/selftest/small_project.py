@@ -23,7 +23,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 CONFTEST = '''
 import pytest
 from harness.contracts.case import Case
-from harness.lanes.lane import Lane
+from harness.lanes.lane import Lane, LaneRequest, WrongDevice
 
 pytest_plugins = ('ci.plugin',)
 
@@ -48,6 +48,8 @@ class Court:
         return ('alpha', 'beta')
 
     def choose(self, request):
+        if request is LaneRequest.SM90:
+            raise WrongDevice('expected an sm90 device, found none')
         return Lane.CPU
 
     def activate(self, lane):
@@ -83,7 +85,7 @@ def test_contract(subject, case, evidence):
 {body}
 '''
 
-SELFTEST = 'def test_itself():\n    assert True\n'
+SELFTEST = 'def test_itself():\n    assert sum([1, 1]) == 2\n'
 
 
 def case_id(file: str, subject: str, case: str) -> str:

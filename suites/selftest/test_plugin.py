@@ -160,6 +160,14 @@ def test_an_ordinary_failure_beside_a_green_verdict_stays_red(project: SmallProj
     assert session.status == 1
 
 
+@pytest.mark.parametrize('workers', [(), ('-n', '2'), ('-n', 'auto')])
+def test_the_wrong_device(project: SmallProject, workers):
+    session = project.pytest('--lane', 'sm90', *workers)
+    assert session.status == 3
+    assert 'UNJUDGED[sm90]: WRONG_DEVICE: expected an sm90 device' in session.output
+    assert not session.log.events
+
+
 @pytest.mark.parametrize(('arguments', 'told'), [
     (('--lane', 'gpu'), "expected auto, cpu or sm90, found 'gpu'"),
     (('--subject', 'module'), 'expected stock, candidate or module:PATH'),
