@@ -53,7 +53,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
         return {'codes': codes, 'scales': scales}
 
     context = setting.context(GROUP)
-    found = trial.run(log, f'{subject.name} activate_and_quant', operator, gate_up, context)
+    found = trial.run_by_row(log, f'{subject.name} activate_and_quant', operator, gate_up, context)
     activated = (activation or setting.stock.silu_and_mul)(gate_up)
     codes, scales = setting.stock.quant_fp8(activated, GROUP, **arguments)
     name = 'relu_and_mul' if activation else 'silu_and_mul'

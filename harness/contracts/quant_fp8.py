@@ -149,7 +149,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
 
     context = setting.context(GROUP, inputs_at)
     with setting.few_sms(case.options):
-        found = trial.run(log, f'{subject.name} quant_fp8', operator, x, context)
+        found = trial.run_by_row(log, f'{subject.name} quant_fp8', operator, x, context)
         if subject is not setting.stock and x.size(0):
             codes, scales = setting.stock.quant_fp8(x, GROUP, **arguments)
             compare_bytes(log, f'scales: {subject.name} against stock', 'scales', found['scales'], scales, context)

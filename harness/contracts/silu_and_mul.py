@@ -151,7 +151,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
     context = setting.context(inputs_at=inputs_at)
     with setting.few_sms(case.options):
         operator = _preallocating(subject) if case.options.get('preallocated') else _plain(subject)
-        found = trial.run(log, f'{subject.name} silu_and_mul', operator, x, context)['activated']
+        found = trial.run_by_row(log, f'{subject.name} silu_and_mul', operator, x, context)['activated']
         if subject is not setting.stock:
             compare_bytes(log, f'activated: {subject.name} against stock', 'activated', found,
                           setting.stock.silu_and_mul(x), context)

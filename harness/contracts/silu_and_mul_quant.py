@@ -113,7 +113,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
 
     context = setting.context(GROUP, _inputs_at(gate_up, columns))
     with setting.few_sms(case.options):
-        found = trial.run(log, f'{subject.name} silu_and_mul_quant', operator, gate_up, context)
+        found = trial.run_by_row(log, f'{subject.name} silu_and_mul_quant', operator, gate_up, context)
         if rows:
             activated = setting.stock.silu_and_mul(gate_up)
             codes, scales = setting.stock.quant_fp8(activated, GROUP, **arguments)

@@ -1,8 +1,8 @@
 """One operator call on trial, under the rules that hold for every operator.
 
-Outputs poisoned, guard bands around inputs and outputs, inputs untouched, the same call twice, and on a GPU the replay
-of a CUDA graph with changed inputs. What the right bytes are is the contract's business; this file proves that the
-call does nothing else, and gives the same again.
+Outputs poisoned, guard bands around inputs and outputs, inputs untouched, the same call twice, a row alone, and on a GPU
+the replay of a CUDA graph with changed inputs. What the right bytes are is the contract's business; this file proves
+that the call does nothing else, and gives the same again.
 """
 from __future__ import annotations
 
@@ -19,66 +19,74 @@ from harness.evidence.verdicts import Reason
 # Fits every integer view; neither zero nor the bits of a common value.
 _REPLAY_POISON = 0x5A
 
-Outputs = dict[str, torch.Tensor]
-Operator = Callable[[torch.Tensor], Outputs]
+Tensors = dict[str, torch.Tensor]
+Operator = Callable[[Tensors], Tensors]
 
 
-def run(log: EvidenceLog, what: str, operator: Operator, x: torch.Tensor, context: Context) -> Outputs:
-    """Call `operator(x)` under guard, twice, and on a GPU once more through a CUDA graph.
+def run(log: EvidenceLog, what: str, operator: Operator, inputs: Tensors, context: Context,
+        changed: Tensors | None = None, last_row: Tensors | None = None) -> Tensors:
+    """Call `operator(inputs)` under guard, twice; its last row alone; and on a GPU through a CUDA graph.
 
     Args:
         what: who is called, for the records, for example 'candidate silu_and_mul_quant'.
-        operator: x -> named outputs; must be a pure function of x.
-        x: the input, any strides.
+        operator: named inputs -> named outputs; must be a pure function of its inputs.
+        inputs: any strides.
+        changed: other inputs of the same shapes, for the replay of the graph; no replay without them.
+        last_row: the inputs of the last row alone, for operators whose rows do not depend on each other.
 
     Returns:
         The outputs of the first call.
 
     Raises:
-        ContractBroken: OUTSIDE_WRITE (guard bands, gaps or the input changed), NONDETERMINISTIC (the second call or the
-            replay gave other bytes).
+        ContractBroken: OUTSIDE_WRITE (guard bands, gaps or an input changed), NONDETERMINISTIC (the second call or the
+            replay gave other bytes), BYTES (the last row depends on the others).
     """
-    first = _guarded_call(log, what, operator, x, context, OUTPUT_POISONS[0])
-    again = _guarded_call(log, f'{what}, second call', operator, x, context, OUTPUT_POISONS[1])
+    first = _guarded_call(log, what, operator, inputs, context, OUTPUT_POISONS[0])
+    again = _guarded_call(log, f'{what}, second call', operator, inputs, context, OUTPUT_POISONS[1])
     for name, output in first.items():
         compare_bytes(log, f'{name}: {what}, the same call twice over different poison', name, again[name], output,
                       context, Reason.NONDETERMINISTIC)
-    if x.size(0) > 1:
-        _last_row_alone(log, what, operator, x, first, context)
-    if x.is_cuda and x.numel():
-        _graph_replay(log, what, operator, x, context)
+    if last_row is not None:
+        alone = operator({name: guard_input(tensor).view for name, tensor in last_row.items()})
+        for name, output in first.items():
+            compare_bytes(log, f'{name}: {what}, the last row alone against the last row among all', name, alone[name],
+                          output[-1:], context)
+    if changed is not None and next(iter(inputs.values())).is_cuda:
+        _graph_replay(log, what, operator, inputs, changed, context)
     return first
 
 
-def _last_row_alone(log, what, operator, x, outputs, context) -> None:
-    """A row's result does not depend on its neighbours, nor on how many there are."""
-    alone = operator(guard_input(x[-1:]).view)
-    for name, output in outputs.items():
-        compare_bytes(log, f'{name}: {what}, the last row alone against the last row among all', name, alone[name],
-                      output[-1:], context)
+def run_by_row(log: EvidenceLog, what: str, operator: Callable[[torch.Tensor], Tensors], x: torch.Tensor,
+               context: Context) -> Tensors:
+    """`run` for an operator of one matrix x [M, N] whose rows do not depend on each other."""
+    # Rolled rows and columns: another input with the same kind of values.
+    changed = {'x': torch.roll(x, (1, 1), (0, 1))} if x.numel() else None
+    return run(log, what, lambda inputs: operator(inputs['x']), {'x': x}, context, changed,
+               {'x': x[-1:]} if x.size(0) > 1 else None)
 
 
-def _guarded_call(log, what, operator, x, context, poison) -> Outputs:
-    source = guard_input(x)
-    before = source.buffer.clone()
+def _guarded_call(log, what, operator, inputs, context, poison) -> Tensors:
+    sources = {name: guard_input(tensor) for name, tensor in inputs.items()}
+    before = {name: source.buffer.clone() for name, source in sources.items()}
     with GuardedAllocations(poison) as memory:
-        outputs = operator(source.view)
-    if x.is_cuda:
+        outputs = operator({name: source.view for name, source in sources.items()})
+    if any(tensor.is_cuda for tensor in inputs.values()):
         torch.cuda.synchronize()  # a launch error belongs to this call and to no later one
-    _check_untouched(log, what, source.buffer, before, context)
+    for name, source in sources.items():
+        _check_untouched(log, what, name, source.buffer, before[name], context)
     check_guards(log, what, memory.arenas, context)
     unguarded = [name for name, output in outputs.items() if output.numel() and not memory.owns(output)]
     if unguarded:
-        log.add(Record('unguarded', f'{what}: {", ".join(unguarded)} allocated out of reach of the guards', compared=1))
+        log.add(Record('unguarded', f'{what}: {", ".join(unguarded)} allocated out of reach of the guards', 1))
     return outputs
 
 
-def _check_untouched(log, what, buffer, before, context) -> None:
+def _check_untouched(log, what, name, buffer, before, context) -> None:
     changed = int((buffer != before).sum())
-    log.add(Record('guard', f'{what}: input and the NaN around it unchanged', buffer.numel(), changed))
+    log.add(Record('guard', f'{what}: input {name} and the NaN around it unchanged', buffer.numel(), changed))
     if changed:
         raise ContractBroken(
-            Reason.OUTSIDE_WRITE, f'{what} wrote into its input or beside it: {changed} bytes changed\n'
+            Reason.OUTSIDE_WRITE, f'{what} wrote into its input {name} or beside it: {changed} bytes changed\n'
             f'reproduce: {context.reproduce}')
 
 
@@ -96,18 +104,20 @@ def check_guards(log: EvidenceLog, what: str, arenas: list[Arena], context: Cont
                 f'offsets {where} from its start\nreproduce: {context.reproduce}')
 
 
-def _graph_replay(log, what, operator, x, context) -> None:
+def _graph_replay(log, what, operator, inputs, changed, context) -> None:
     """Capture once, then replay with changed inputs and poisoned outputs, and compare with eager calls."""
-    static = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    static.copy_(x)
+    static = {}
+    for name, tensor in inputs.items():
+        static[name] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        static[name].copy_(tensor)
     operator(static)  # compile outside the capture
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outputs = operator(static)
-    # Rolled rows and columns: another input with the same kind of values, and then the first one again.
-    for words, values in (('changed inputs', torch.roll(x, (1, 1), (0, 1))), ('the first inputs again', x)):
-        static.copy_(values)
+    for words, values in (('changed inputs', changed), ('the first inputs again', inputs)):
+        for name, tensor in values.items():
+            static[name].copy_(tensor)
         for output in outputs.values():
             as_bits(output).fill_(_REPLAY_POISON)
         graph.replay()

@@ -28,7 +28,7 @@ def beyond(tensor, elements):
 
 def test_a_good_operator_leaves_evidence_of_every_rule():
     log = EvidenceLog()
-    assert torch.equal(trial.run(log, 'doubled', doubled, x(), CONTEXT)['out'], x() * 2)
+    assert torch.equal(trial.run_by_row(log, 'doubled', doubled, x(), CONTEXT)['out'], x() * 2)
     assert {record.kind for record in log.records} == {'guard', 'bytes'}
     assert all(record.differing == 0 for record in log.records)
 
@@ -47,7 +47,7 @@ def test_a_write_outside_the_output_is_red(place):
         return {'out': out}
 
     with pytest.raises(ContractBroken) as broken:
-        trial.run(EvidenceLog(), 'operator', operator, x(), CONTEXT)
+        trial.run_by_row(EvidenceLog(), 'operator', operator, x(), CONTEXT)
     assert broken.value.reason is Reason.OUTSIDE_WRITE
 
 
@@ -58,7 +58,7 @@ def test_an_element_that_is_never_written_is_red():
         return {'out': out}
 
     with pytest.raises(ContractBroken) as broken:
-        trial.run(EvidenceLog(), 'operator', operator, x(), CONTEXT)
+        trial.run_by_row(EvidenceLog(), 'operator', operator, x(), CONTEXT)
     assert broken.value.reason is Reason.NONDETERMINISTIC
 
 
@@ -69,7 +69,7 @@ def test_scratch_in_the_input_is_red():
         return result
 
     with pytest.raises(ContractBroken) as broken:
-        trial.run(EvidenceLog(), 'operator', operator, x(), CONTEXT)
+        trial.run_by_row(EvidenceLog(), 'operator', operator, x(), CONTEXT)
     assert broken.value.reason is Reason.OUTSIDE_WRITE
 
 
@@ -81,7 +81,7 @@ def test_another_result_the_second_time_is_red():
         return doubled(values + (len(calls) == 2))
 
     with pytest.raises(ContractBroken) as broken:
-        trial.run(EvidenceLog(), 'operator', operator, x(), CONTEXT)
+        trial.run_by_row(EvidenceLog(), 'operator', operator, x(), CONTEXT)
     assert broken.value.reason is Reason.NONDETERMINISTIC
 
 
@@ -90,7 +90,7 @@ def test_a_row_that_depends_on_its_neighbours_is_red():
         return doubled(values - values.mean())
 
     with pytest.raises(ContractBroken) as broken:
-        trial.run(EvidenceLog(), 'operator', operator, x(), CONTEXT)
+        trial.run_by_row(EvidenceLog(), 'operator', operator, x(), CONTEXT)
     assert broken.value.reason is Reason.BYTES
 
 
@@ -100,12 +100,12 @@ def test_reading_beside_the_input_brings_in_nan():
         return doubled(values + beside)
 
     log = EvidenceLog()
-    assert trial.run(log, 'operator', operator, x(), CONTEXT)['out'].isnan().all()
+    assert trial.run_by_row(log, 'operator', operator, x(), CONTEXT)['out'].isnan().all()
 
 
 def test_an_output_out_of_reach_of_the_guards_is_recorded_as_such():
     log = EvidenceLog()
-    trial.run(log, 'operator', lambda values: {'out': values * 2}, x(), CONTEXT)
+    trial.run_by_row(log, 'operator', lambda values: {'out': values * 2}, x(), CONTEXT)
     assert 'unguarded' in {record.kind for record in log.records}
 
 
