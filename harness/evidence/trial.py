@@ -1,8 +1,8 @@
 """One operator call on trial, under the rules that hold for every operator.
 
 Outputs poisoned, guard bands around inputs and outputs, inputs untouched, the same call twice, a row alone, and on a
-GPU the replay of a CUDA graph with changed inputs. What the right bytes are is the contract's business; this file proves
-that the call does nothing else, and gives the same again.
+GPU the replay of a CUDA graph with changed inputs. What the right bytes are is the contract's business; this file
+proves that the call does nothing else, and gives the same again.
 """
 from __future__ import annotations
 
