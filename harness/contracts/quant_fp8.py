@@ -27,16 +27,11 @@ from harness.evidence.bits import describe, from_numpy_bits, storage_numpy, to_n
 from harness.evidence.compare import Context, compare_bytes, compare_layout
 from harness.evidence.log import EvidenceLog, Record
 from harness.evidence.verdicts import Reason
-from harness.lanes.lane import Lane
 from harness.oracles import quantisation
 from harness.subjects.protocol import Subject
 
 OPERATOR = 'quant_fp8'
 GROUP = values.GROUP
-
-# Observed, not derived: whether the code of a negative NaN is negative (H200, Triton 3.6.0; the repaired interpreter).
-NAN_KEEPS_SIGN = {(Lane.SM90, 'bf16'): False, (Lane.SM90, 'fp16'): True, (Lane.CPU, 'bf16'): False,
-                  (Lane.CPU, 'fp16'): False}
 
 # Pattern -> why. In every format: what goes wrong here goes wrong by format.
 PATTERNS = {
@@ -176,8 +171,7 @@ def judge_against_oracle(log: EvidenceLog, found: dict, x: np.ndarray, options: 
     """
     if x.size == 0:
         return
-    keeps_sign = NAN_KEEPS_SIGN[setting.lane, options['storage']]
-    arguments = (GROUP, options['codes'], options['scale_fmt'], keeps_sign)
+    arguments = (GROUP, options['codes'], options['scale_fmt'])
     expected = quantisation.quantise(x, *arguments)
     scales = torch.from_numpy(expected.scales).to(found['scales'].device)
     compare_bytes(log, 'scales: against the oracle', 'scales', found['scales'], scales, context)
