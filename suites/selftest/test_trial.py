@@ -155,6 +155,14 @@ def test_arenas_serve_every_way_to_allocate():
     assert (made[0].view(torch.uint8) == 0xA5).all()
 
 
+def test_zeroed_scratch_is_guarded_as_well():
+    with GuardedAllocations(0xA5) as memory:
+        made = [torch.zeros(3, 4), torch.zeros_like(x()), x().new_zeros(5)]
+    assert all(memory.owns(tensor) and not tensor.any() for tensor in made)
+    beyond(made[0].reshape(-1), 1)[-1] = 1.0
+    assert [len(arena.written_outside()) for arena in memory.arenas] == [4, 0, 0]
+
+
 def test_written_outside_is_measured_from_the_first_byte():
     arena = allocate((2, 3), (4, 1), torch.int16, torch.device('cpu'), 0xA5)
     arena.view.fill_(0)
