@@ -196,13 +196,13 @@ def _plain(subject: Subject):
 
 
 def _preallocating(subject: Subject):
-    """The subject writes into a caller's buffer whose rows are further apart than they are long."""
+    """The subject writes into a caller's buffer whose rows are further apart than they are long; that is looked at."""
 
     def call(x):
         columns = x.size(1) // 2
         out = torch.empty_strided((x.size(0), columns), (columns + 40, 1), dtype=x.dtype, device=x.device)
-        result = subject.silu_and_mul(x, out=out)
-        return {'activated': result}
+        subject.silu_and_mul(x, out=out)
+        return {'activated': out}
 
     return call
 

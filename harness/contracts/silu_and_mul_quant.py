@@ -92,8 +92,10 @@ def _catalogue() -> tuple[Case, ...]:
     for fmt in EVERY_FORMAT:
         cases += [case(fmt, name, why, bits) for name, (why, bits) in _GATE_PATTERNS.items()]
     for fmt in TWO_FORMATS:
-        cases.append(case(fmt, 'preallocated', 'codes and scales given by the caller, inside larger buffers',
-                          lambda f: _noise(f, 5, 3), preallocated=True))
+        for scales_by in ('row', 'column', 'neither'):
+            why = f'codes and scales given by the caller, inside larger buffers; scales adjacent by {scales_by}'
+            cases.append(case(fmt, f'preallocated_by_{scales_by}', why, lambda f: _noise(f, 5, 3),
+                              preallocated=scales_by))
     return tuple(cases)
 
 
@@ -105,7 +107,6 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
     gate_up = case.build(setting.device)
     rows, columns = gate_up.size(0), gate_up.size(1) // 2
     arguments = quantiser.call_arguments(case.options)
-    preallocated = case.options.get('preallocated', False)
 
     def operator(x):
         codes, scales = call(subject.silu_and_mul_quant, case.options, x)
@@ -124,7 +125,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
             what = f'{subject.name} against stock quant_fp8(silu_and_mul(x))'
             compare_bytes(log, f'scales: {what}', 'scales', found['scales'], scales, context)
             compare_bytes(log, f'codes: {what}', 'codes', found['codes'], codes, context)
-    if not preallocated:
+    if 'preallocated' not in case.options:
         like = torch.empty(rows, columns, device='meta')
         quantiser.judge_layout(log, found, like, arguments, context)
     quantiser.judge_against_oracle(log, found, _activated(gate_up, case.options['storage'], setting), case.options,
@@ -132,17 +133,20 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
 
 
 def call(function: Callable, options: dict, gate_up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`function`, a fused operator, as a case with these options calls it: (codes, scales)."""
+    """`function`, a fused operator, as a case with these options calls it: (codes, scales).
+
+    With the option 'preallocated' these are buffers of the caller's, inside larger ones, whatever the function returns.
+    """
     arguments = quantiser.call_arguments(options)
-    outputs = _caller_buffers(gate_up, arguments) if options.get('preallocated', False) else {}
-    return function(gate_up, GROUP, **arguments, **outputs)
-
-
-def _caller_buffers(x: torch.Tensor, arguments: dict) -> dict[str, torch.Tensor]:
-    rows, columns = x.size(0), x.size(1) // 2
-    return {'out': torch.empty_strided((rows, columns), (columns + 64, 1), dtype=arguments['dtype'], device=x.device),
-            'scales': torch.empty_strided((rows, columns // GROUP), (columns // GROUP + 5, 1), dtype=torch.float32,
-                                          device=x.device)}
+    if 'preallocated' not in options:
+        return function(gate_up, GROUP, **arguments)
+    rows, columns = gate_up.size(0), gate_up.size(1) // 2
+    groups = columns // GROUP
+    stride = {'row': (groups + 5, 1), 'column': (1, rows + 3), 'neither': (2 * groups + 5, 2)}[options['preallocated']]
+    out = torch.empty_strided((rows, columns), (columns + 64, 1), dtype=arguments['dtype'], device=gate_up.device)
+    scales = torch.empty_strided((rows, groups), stride, dtype=torch.float32, device=gate_up.device)
+    function(gate_up, GROUP, **arguments, out=out, scales=scales)
+    return out, scales
 
 
 def _activated(gate_up: torch.Tensor, storage: str, setting: Setting) -> np.ndarray:

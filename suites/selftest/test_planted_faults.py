@@ -41,7 +41,10 @@ FAULTS = {
     'input_clobbered': ('    # Store.\n', '    tl.store(gate_ptrs, activated, mask=in_range[:, None])\n',
                         f'{BF16}-ordinary'),
     'row_pitch_from_shape': ('gate_up.stride(0),', 'gate_up.size(1),', f'{BF16}-pitched_rows'),
-    'out_pitch_from_shape': ('out.stride(0),', 'out.size(1),', f'{BF16}-preallocated'),
+    'out_pitch_from_shape': ('out.stride(0),', 'out.size(1),', f'{BF16}-preallocated_by_row'),
+    'scale_column_pitch_fixed': ('scales.stride(1),', '1,', f'{BF16}-preallocated_by_neither'),
+    'out_ignored': ('dtype=dtype) if out is None else out', 'dtype=dtype)', f'{BF16}-preallocated_by_row'),
+    'scales_ignored': ('trans_scale) if scales is None else scales', 'trans_scale)', f'{BF16}-preallocated_by_column'),
 }
 
 
