@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals')
+OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals', 'moe_reduce')
 
 
 class SubjectRefused(Exception):
@@ -68,3 +68,9 @@ class Subject(Protocol):
 
     def refusals(self, gate_up: torch.Tensor, **arguments) -> object:
         """The fused operator, called with arguments that it must refuse (see harness/contracts/refusals.py)."""
+
+    def moe_reduce(self, hidden_states: torch.Tensor, topk_weights: torch.Tensor, fp32_acc: bool) -> torch.Tensor:
+        """hidden_states [M, K, N] (bf16, fp16 or float32) and weights [M, K] -> sum over K of state * weight, [M, N].
+
+        Products and sums are float32 if `fp32_acc`, else of the states' dtype, to which the weights are rounded first.
+        """

@@ -19,6 +19,7 @@ KERNELS = 'lmdeploy.pytorch.kernels.cuda'
 _OFFERED = {
     'silu_and_mul': ('activation', 'silu_and_mul', ('gate_up', 'out')),
     'quant_fp8': ('blocked_gemm_fp8', 'quant_fp8', ('A', 'group_size', 'dtype', 'trans_scale', 'scale_fmt')),
+    'moe_reduce': ('moe.fused_moe', 'moe_reduce', ('hidden_states', 'topk_weights', 'fp32_acc')),
 }
 
 
@@ -40,6 +41,9 @@ class Stock:
     def quant_fp8(self, x, group_size, dtype, trans_scale, scale_fmt):
         return self._functions['quant_fp8'](x, group_size, dtype=dtype, trans_scale=trans_scale, scale_fmt=scale_fmt)
 
+    def moe_reduce(self, hidden_states, topk_weights, fp32_acc):
+        return self._functions['moe_reduce'](hidden_states, topk_weights, fp32_acc=fp32_acc)
+
 
 def load_stock(lmdeploy_src: Path | None = None) -> Stock:
     """Import lmdeploy's kernels. Only what the kernels need has to be installed; the engine's packages do not.
@@ -52,7 +56,8 @@ def load_stock(lmdeploy_src: Path | None = None) -> Stock:
 
 @lru_cache(maxsize=1)
 def _load(source: Path | None) -> Stock:
-    modules = {name: _import(f'{KERNELS}.{name}', source) for name in ('utils', 'activation', 'blocked_gemm_fp8')}
+    names = dict.fromkeys(['utils', *(module for module, _, _ in _OFFERED.values())])
+    modules = {name: _import(f'{KERNELS}.{name}', source) for name in names}
     root = Path(modules['activation'].__file__).parents[4]
     if source is not None and root != source:
         raise SubjectRefused(f'--lmdeploy-src: expected lmdeploy to be imported from {source}, found {root}')
@@ -64,7 +69,8 @@ def _load(source: Path | None) -> Stock:
 
 def _source_tree(path: Path) -> Path:
     path = path.resolve()
-    wanted = [path / 'lmdeploy/pytorch/kernels/cuda' / name for name in ('activation.py', 'blocked_gemm_fp8.py')]
+    folder = path / 'lmdeploy/pytorch/kernels/cuda'
+    wanted = dict.fromkeys(folder / f'{module.replace(".", "/")}.py' for module, _, _ in _OFFERED.values())
     missing = [str(file.relative_to(path)) for file in wanted if not file.is_file()]
     if missing:
         found = sorted(entry.name for entry in path.iterdir())[:12] if path.is_dir() else 'no such folder'
