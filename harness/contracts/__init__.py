@@ -10,13 +10,14 @@ def contract(operator: str) -> ModuleType:
     """The contract of an operator: OPERATOR, CASES and judge(case, subject, setting, log). KeyError if unknown."""
     from harness.contracts import (
         activate_and_quant,
+        fill_kv_cache,
         moe_reduce,
         quant_fp8,
         refusals,
         silu_and_mul,
         silu_and_mul_quant,
     )
-    contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, moe_reduce)
+    contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, moe_reduce, fill_kv_cache)
     return {module.OPERATOR: module for module in contracts}[operator]
 
 

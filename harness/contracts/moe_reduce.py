@@ -3,9 +3,10 @@
 Promise (bytes): products and sums are taken in the declared accumulation (the storage dtype, to which the weight is
 rounded first; or float32), with one rounding to storage at the end. Where the sum is exact in any order, or every order
 rounds alike, every bit is promised, the sign of zero included.
-Promise (bound): elsewhere the order decides about the last bits. Every element must follow from an order that this lane
-is known to use; one that follows from none of them but lies within the bound of any order (harness/oracles/moe_reduce.py)
-has MOVED, one outside is BROKEN. NaN and infinities follow IEEE arithmetic, with the GPU's canonical NaN.
+Promise (bound): elsewhere the order decides about the last bits. Every element must follow from an order that this
+lane is known to use; one that follows from none of them but lies within the bound of any order, as
+harness/oracles/moe_reduce.py derives it, has MOVED; one outside is BROKEN. NaN and infinities follow IEEE arithmetic,
+with the GPU's canonical NaN.
 Comparator: the oracle.
 """
 from __future__ import annotations
@@ -61,7 +62,8 @@ THREE = (Accumulation('bf16', False), Accumulation('fp16', True), Accumulation('
 
 TOP_K = tuple(range(1, 17))
 PATTERNS: dict[str, tuple[str, Callable]] = {
-    'one_expert': ('K = 1: no sum, only the weight\'s rounding and the product\'s', lambda s: inputs.noise(s, 3, 1, 96)),
+    'one_expert': ('K = 1: no sum, only the weight\'s rounding and the product\'s',
+                   lambda s: inputs.noise(s, 3, 1, 96)),
     'one_hot': ('one weight among zeros: the other experts leave no trace', inputs.one_hot),
     'zero_weights': ('the largest states under zero weights, and a token without any weight', inputs.zero_weights),
     'negative_weights': ('weights of both signs', inputs.negative_weights),

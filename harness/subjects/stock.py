@@ -20,6 +20,10 @@ _OFFERED = {
     'silu_and_mul': ('activation', 'silu_and_mul', ('gate_up', 'out')),
     'quant_fp8': ('blocked_gemm_fp8', 'quant_fp8', ('A', 'group_size', 'dtype', 'trans_scale', 'scale_fmt')),
     'moe_reduce': ('moe.fused_moe', 'moe_reduce', ('hidden_states', 'topk_weights', 'fp32_acc')),
+    'fill_kv_cache_blocked_fp8': ('fill_kv_cache', 'fill_kv_cache_blocked_fp8',
+                                  ('k_states', 'v_states', 'k_caches', 'v_caches', 'ks_caches', 'vs_caches',
+                                   'cu_seqlen_q', 'kv_seqlens', 'max_q_seqlen', 'block_offsets', 'group_size',
+                                   'kv_layout', 'scale_fmt')),
 }
 
 
@@ -43,6 +47,10 @@ class Stock:
 
     def moe_reduce(self, hidden_states, topk_weights, fp32_acc):
         return self._functions['moe_reduce'](hidden_states, topk_weights, fp32_acc=fp32_acc)
+
+    def fill_kv_cache_blocked_fp8(self, *states_caches_and_lengths):
+        parameters = _OFFERED['fill_kv_cache_blocked_fp8'][2]
+        self._functions['fill_kv_cache_blocked_fp8'](**dict(zip(parameters, states_caches_and_lengths, strict=True)))
 
 
 def load_stock(lmdeploy_src: Path | None = None) -> Stock:
