@@ -14,10 +14,13 @@ def contract(operator: str) -> ModuleType:
         moe_reduce,
         quant_fp8,
         refusals,
+        route_blocks,
         silu_and_mul,
         silu_and_mul_quant,
+        sorted_routes,
     )
-    contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, moe_reduce, fill_kv_cache)
+    contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, sorted_routes, route_blocks,
+                 moe_reduce, fill_kv_cache)
     return {module.OPERATOR: module for module in contracts}[operator]
 
 

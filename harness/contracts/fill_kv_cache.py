@@ -167,7 +167,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
             compare_bytes(log, f'{name}: {subject.name} against stock', name, cache, stock[name], judged.context)
     if subject is setting.stock and deviation is not None:
         judged.against_oracle(found, wraps=True)
-        deviations.assert_observed(log, deviation, lambda: judged.against_oracle(found, wraps=False, log=EvidenceLog()),
+        deviations.assert_deviates(log, deviation, lambda: judged.against_oracle(found, wraps=False, log=EvidenceLog()),
                                    setting.reproduce)
         return
     judged.against_oracle(found, wraps=False)

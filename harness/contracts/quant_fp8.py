@@ -7,6 +7,8 @@ table. Comparator: the oracle; for subjects other than stock, stock in the same 
 """
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -21,22 +23,17 @@ from harness.contracts.formats import (
     QuantFormat,
 )
 from harness.contracts.setting import Setting
-from harness.contracts.silu_and_mul import with_pitch
+from harness.contracts.silu_and_mul import FAR_ROWS, FAR_SPOTS, with_pitch
 from harness.evidence import trial
 from harness.evidence.bits import describe, from_numpy_bits, storage_numpy, to_numpy_bits
 from harness.evidence.compare import Context, compare_bytes, compare_layout
 from harness.evidence.log import EvidenceLog, Record
 from harness.evidence.verdicts import Reason
-from harness.lanes.lane import Lane
 from harness.oracles import quantisation
 from harness.subjects.protocol import Subject
 
 OPERATOR = 'quant_fp8'
 GROUP = values.GROUP
-
-# Observed, not derived: whether the code of a negative NaN is negative (H200, Triton 3.6.0; the repaired interpreter).
-NAN_KEEPS_SIGN = {(Lane.SM90, 'bf16'): False, (Lane.SM90, 'fp16'): True, (Lane.CPU, 'bf16'): False,
-                  (Lane.CPU, 'fp16'): False}
 
 # Pattern -> why. In every format: what goes wrong here goes wrong by format.
 PATTERNS = {
@@ -60,6 +57,7 @@ PLACES = {
 SHAPES = {
     (1, 1): 'one row of one group, less than one program', (1, 5): 'one row, a last program that is mostly masked',
     (7, 3): 'odd rows, groups no multiple of a program\'s', (33, 2): 'the decode width', (2, 64): 'many groups a row',
+    (2, 129): 'more groups a row than any launcher has a constant for', (600, 1): 'hundreds of rows',
 }
 TALL = {4225: 'one row past the grid of an H200 (132 SMs of 32 programs)', 65535: 'the largest legal grid axis',
         65536: 'one past it', 65537: 'two past it'}
@@ -68,6 +66,17 @@ TALL = {4225: 'one row past the grid of an H200 (132 SMs of 32 programs)', 65535
 def shape_noise(fmt: QuantFormat, rows: int, groups: int) -> np.ndarray:
     """Values of ordinary size, uint16 [rows, groups * 128]."""
     return values.noise(fmt.storage_format, f'quant/{rows}x{groups}', (rows, groups * GROUP), scale=2.0)
+
+
+FAR_WHY = 'offsets past 2^31 elements: rows of the end, the middle and the start against the same rows alone'
+
+
+def far_input(fmt: QuantFormat, columns: int, to_input, device: torch.device) -> torch.Tensor:
+    """FAR_ROWS rows of `columns`, made of `to_input(fmt, noise)` at the spots and zeros elsewhere."""
+    x = torch.zeros(FAR_ROWS, columns, dtype=TORCH_STORAGE[fmt.storage], device=device)
+    for start, stop in FAR_SPOTS:
+        x[start:stop] = from_numpy_bits(to_input(fmt, shape_noise(fmt, stop - start, 1)), x.dtype, device)
+    return x
 
 
 def make_cases(operator: str, to_input) -> tuple[Case, ...]:
@@ -92,7 +101,10 @@ def make_cases(operator: str, to_input) -> tuple[Case, ...]:
     def shape(rows, groups):
         return lambda fmt: shape_noise(fmt, rows, groups)
 
-    cases = []
+    far = TWO_FORMATS[0]
+    columns = to_input(far, shape_noise(far, 1, 1)).shape[1]
+    cases = [Case(operator, f'{far.id}-past_2_31', FAR_WHY, lambda device: far_input(far, columns, to_input, device),
+                  SM90_ONLY, {**far.options(), 'spots': FAR_SPOTS})]
     for fmt in EVERY_FORMAT:
         cases += [case(fmt, f.__name__, why, pattern(f)) for f, why in PATTERNS.items()]
     for fmt in TWO_FORMATS:
@@ -101,20 +113,33 @@ def make_cases(operator: str, to_input) -> tuple[Case, ...]:
                   for (rows, groups), why in SHAPES.items()]
         cases += [case(fmt, f'tall_{rows}', why, shape(rows, 1), SM90_ONLY) for rows, why in TALL.items()]
         cases.append(case(fmt, 'no_rows', 'M = 0: a rank without tokens', shape(0, 2)))
-        cases.append(case(fmt, 'row_loop', 'more rows than programs: the strided row loop', shape(70, 1),
-                          sm_count=1))
+        cases.append(case(fmt, 'row_loop', 'more rows than programs: the strided row loop', shape(70, 1), sm_count=1))
+        for each in (fmt, replace(fmt, column_major=True)):
+            why = 'the row loop where no pitch equals another: input, codes and scales step by their own'
+            cases.append(case(each, 'row_loop_pitched', why, shape(70, 3), pitch=24, sm_count=1))
+            cases.append(case(each, 'tall_pitched', why, shape(9000, 3), SM90_ONLY, pitch=24))
         cases.append(case(fmt, 'pitched_rows', 'rows further apart than they are long, NaN between', shape(5, 3),
                           pitch=24))
     for fmt in COLUMN_MAJOR:
         cases.append(case(fmt, 'shape_5x3', 'column-major scales with a padded pitch', shape(5, 3)))
         cases.append(case(fmt, 'shape_8x2', 'column-major scales whose pitch needs no padding', shape(8, 2)))
+        cases.append(case(fmt, 'shape_9x7', 'column-major scales with a pitch of 12: no larger padding would do',
+                          shape(9, 7)))
     for fmt in EVERY_FORMAT:
         cases.append(case(fmt, 'many_ordinary', 'a million values: a wrong division shows in one of a thousand',
                           shape(1024, 8), SM90_ONLY))
     return tuple(cases)
 
 
-CASES = make_cases(OPERATOR, lambda fmt, bits: bits)
+def _transposed(fmt: QuantFormat) -> Case:
+    def build(device: torch.device) -> torch.Tensor:
+        return from_numpy_bits(shape_noise(fmt, 6, 3).T, TORCH_STORAGE[fmt.storage], device).T
+
+    return Case(OPERATOR, f'{fmt.id}-transposed', 'a dense input stored by column: codes come back stored by column',
+                build, options=fmt.options())
+
+
+CASES = make_cases(OPERATOR, lambda fmt, bits: bits) + tuple(_transposed(fmt) for fmt in TWO_FORMATS)
 
 
 def call_arguments(options: dict) -> dict:
@@ -148,23 +173,26 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
         return [f'x        {describe(x, (row, column))}', f'amax     {float(amax)!r} of group {column // GROUP}']
 
     context = setting.context(GROUP, inputs_at)
+    if 'spots' in case.options:
+        trial.run_rows_of_many(log, f'{subject.name} quant_fp8', operator, x, case.options['spots'], context)
+        return
     with setting.few_sms(case.options):
         found = trial.run_by_row(log, f'{subject.name} quant_fp8', operator, x, context)
         if subject is not setting.stock and x.size(0):
             codes, scales = setting.stock.quant_fp8(x, GROUP, **arguments)
             compare_bytes(log, f'scales: {subject.name} against stock', 'scales', found['scales'], scales, context)
             compare_bytes(log, f'codes: {subject.name} against stock', 'codes', found['codes'], codes, context)
-    judge_layout(log, found, x.shape[0], x.shape[1], arguments, context)
+    judge_layout(log, found, torch.empty_like(x, device='meta'), arguments, context)
     judge_against_oracle(log, found, storage_numpy(x), case.options, setting, context)
 
 
-def judge_layout(log: EvidenceLog, found: dict, rows: int, columns: int, arguments: dict, context: Context) -> None:
-    """Shape, dtype and strides of codes and scales."""
-    groups = columns // GROUP
-    compare_layout(log, 'codes: layout', 'codes', found['codes'], (rows, columns), arguments['dtype'], context)
-    # An empty tensor has no strides that matter.
-    stride = scale_stride(rows, groups, arguments['trans_scale']) if rows else None
-    compare_layout(log, 'scales: layout', 'scales', found['scales'], (rows, groups), torch.float32, context, stride)
+def judge_layout(log: EvidenceLog, found: dict, like: torch.Tensor, arguments: dict, context: Context) -> None:
+    """Shape, dtype and strides of codes, which are those of `like` [M, N], and of scales."""
+    rows, columns = like.shape
+    compare_layout(log, 'codes: layout', 'codes', found['codes'], (rows, columns), arguments['dtype'], context,
+                   like.stride())
+    compare_layout(log, 'scales: layout', 'scales', found['scales'], (rows, columns // GROUP), torch.float32, context,
+                   scale_stride(rows, columns // GROUP, arguments['trans_scale']))
 
 
 def judge_against_oracle(log: EvidenceLog, found: dict, x: np.ndarray, options: dict, setting: Setting,
@@ -176,8 +204,7 @@ def judge_against_oracle(log: EvidenceLog, found: dict, x: np.ndarray, options: 
     """
     if x.size == 0:
         return
-    keeps_sign = NAN_KEEPS_SIGN[setting.lane, options['storage']]
-    arguments = (GROUP, options['codes'], options['scale_fmt'], keeps_sign)
+    arguments = (GROUP, options['codes'], options['scale_fmt'])
     expected = quantisation.quantise(x, *arguments)
     scales = torch.from_numpy(expected.scales).to(found['scales'].device)
     compare_bytes(log, 'scales: against the oracle', 'scales', found['scales'], scales, context)

@@ -27,6 +27,9 @@ from harness.oracles.storage import FORMATS, Format
 from harness.subjects.protocol import Subject
 
 OPERATOR = 'silu_and_mul'
+# 2^24 + 3 rows of 128 columns: the last elements lie past 2^31, where 32-bit offsets wrap. Zeros but for the spots.
+FAR_ROWS = 2**24 + 3
+FAR_SPOTS = ((0, 2), (2**23 - 1, 2**23 + 1), (2**24 - 2, 2**24 + 3))
 ALL_BITS = np.arange(65536, dtype=np.uint32).astype(np.uint16)
 
 
@@ -87,14 +90,18 @@ _SHAPES = {
     (0, 128): 'no rows', (1, 1): 'one element', (1, 128): 'one row of one group', (7, 96): 'odd rows, N under a tile',
     (3, 100): 'N no power of two', (2, 511): 'N just under a block', (2, 512): 'N one block',
     (2, 513): 'one column past a block', (3, 1200): 'a last block that is mostly masked', (33, 256): 'the decode width',
+    (2, 9100): 'wider than any launcher has a constant for', (600, 128): 'hundreds of rows',
 }
 _TALL = {2113: 'one row past the grid of an H200 (132 SMs of 16 programs)', 65535: 'the largest legal grid axis',
          65536: 'one past it', 65537: 'two past it'}
 
 
-def _case(name: str, why: str, storage: str, bits, lanes=None, pitch: int = 0, **options) -> Case:
+def _case(name: str, why: str, storage: str, bits, lanes=None, pitch: int = 0, transposed: bool = False,
+          **options) -> Case:
     def build(device: torch.device) -> torch.Tensor:
         x = from_numpy_bits(bits(FORMATS[storage]), TORCH_STORAGE[storage], device)
+        if transposed:
+            return x.T.contiguous().T
         return with_pitch(x, pitch) if pitch else x
 
     extra = {} if lanes is None else {'lanes': lanes}
@@ -120,11 +127,27 @@ def _catalogue() -> tuple[Case, ...]:
                   for rows, why in _TALL.items()]
         cases.append(_case('row_loop', 'more rows than programs: the strided row loop', storage,
                            lambda f: _noise(f, 40, 128), sm_count=1))
+        why = 'the row loop where no pitch equals another: input and output step by their own'
+        cases.append(_case('row_loop_pitched', why, storage, lambda f: _noise(f, 70, 256), pitch=24, sm_count=1,
+                           preallocated=True))
+        cases.append(_case('tall_pitched', why, storage, lambda f: _noise(f, 9000, 256), SM90_ONLY, pitch=24,
+                           preallocated=True))
+        cases.append(_case('transposed', 'a dense input stored by column', storage, lambda f: _noise(f, 6, 256),
+                           transposed=True))
         cases.append(_case('pitched_rows', 'rows further apart than they are long, NaN between', storage,
                            lambda f: _noise(f, 5, 256), pitch=24))
         cases.append(_case('preallocated', 'an output given by the caller, inside a larger buffer', storage,
                            lambda f: _noise(f, 5, 256), preallocated=True))
+    cases.append(Case(OPERATOR, 'bf16-past_2_31', 'offsets past 2^31 elements in input and output', _far, SM90_ONLY,
+                      {'storage': 'bf16', 'spots': FAR_SPOTS}))
     return tuple(cases)
+
+
+def _far(device: torch.device) -> torch.Tensor:
+    x = torch.zeros(FAR_ROWS, 256, dtype=torch.bfloat16, device=device)
+    for start, stop in FAR_SPOTS:
+        x[start:stop] = from_numpy_bits(_noise(FORMATS['bf16'], stop - start, 128), torch.bfloat16, device)
+    return x
 
 
 CASES = _catalogue()
@@ -149,6 +172,9 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
         return [f'gate     {describe(x, (row, column))}', f'up       {describe(x, (row, columns + column))}']
 
     context = setting.context(inputs_at=inputs_at)
+    if 'spots' in case.options:
+        trial.run_rows_of_many(log, f'{subject.name} silu_and_mul', _plain(subject), x, case.options['spots'], context)
+        return
     with setting.few_sms(case.options):
         operator = _preallocating(subject) if case.options.get('preallocated') else _plain(subject)
         found = trial.run_by_row(log, f'{subject.name} silu_and_mul', operator, x, context)['activated']

@@ -112,6 +112,10 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
         return {'codes': codes, 'scales': scales}
 
     context = setting.context(GROUP, _inputs_at(gate_up, columns))
+    if 'spots' in case.options:
+        trial.run_rows_of_many(log, f'{subject.name} silu_and_mul_quant', operator, gate_up, case.options['spots'],
+                               context)
+        return
     with setting.few_sms(case.options):
         found = trial.run_by_row(log, f'{subject.name} silu_and_mul_quant', operator, gate_up, context)
         if rows:
@@ -121,7 +125,8 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
             compare_bytes(log, f'scales: {what}', 'scales', found['scales'], scales, context)
             compare_bytes(log, f'codes: {what}', 'codes', found['codes'], codes, context)
     if not preallocated:
-        quantiser.judge_layout(log, found, rows, columns, arguments, context)
+        like = torch.empty(rows, columns, device='meta')
+        quantiser.judge_layout(log, found, like, arguments, context)
     quantiser.judge_against_oracle(log, found, _activated(gate_up, case.options['storage'], setting), case.options,
                                    setting, context)
 

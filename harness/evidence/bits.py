@@ -25,8 +25,12 @@ def from_numpy_bits(bits: np.ndarray, dtype: torch.dtype, device: torch.device) 
 
 
 def storage_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """bf16 or fp16 tensor -> float32 numpy values, exact."""
-    return tensor.detach().to(torch.float32).cpu().numpy()
+    """bf16 or fp16 tensor -> float32 numpy values, exact, NaN with its sign: a GPU's own conversion would drop it."""
+    bits = to_numpy_bits(tensor)
+    if tensor.dtype == torch.bfloat16:
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(invalid='ignore'):  # a signalling NaN is a value like others here
+        return bits.view(np.float16).astype(np.float32)
 
 
 def describe(tensor: torch.Tensor, index: tuple[int, ...]) -> str:

@@ -69,8 +69,8 @@ def guard_input(tensor: torch.Tensor) -> Arena:
 
 
 class GuardedAllocations(TorchFunctionMode):
-    """While active, serves torch's uninitialised allocations from arenas. Stock allocates its own outputs, so this is
-    how they get poison and guard bands without its help.
+    """While active, serves torch's allocations, uninitialised and zeroed, from arenas. Stock allocates its own outputs
+    and scratch, so this is how they get poison and guard bands without its help.
 
     Attributes:
         arenas: what was served, in order.
@@ -84,11 +84,11 @@ class GuardedAllocations(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
-        if func not in _ALLOCATORS or made.numel() == 0:
+        if func not in _ALLOCATORS | _ZEROING or made.numel() == 0:
             return made
         arena = allocate(made.shape, made.stride(), made.dtype, made.device, self.poison)
         self.arenas.append(arena)
-        return arena.view
+        return arena.view.zero_() if func in _ZEROING else arena.view
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor` lies in memory that was served here."""
@@ -98,3 +98,4 @@ class GuardedAllocations(TorchFunctionMode):
 _ALLOCATORS = frozenset({
     torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty, torch.Tensor.new_empty_strided
 })
+_ZEROING = frozenset({torch.zeros, torch.zeros_like, torch.Tensor.new_zeros})

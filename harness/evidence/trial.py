@@ -1,8 +1,8 @@
 """One operator call on trial, under the rules that hold for every operator.
 
-Outputs poisoned, guard bands around inputs and outputs, inputs untouched, the same call twice, a row alone, and on a GPU
-the replay of a CUDA graph with changed inputs. What the right bytes are is the contract's business; this file proves
-that the call does nothing else, and gives the same again.
+Outputs poisoned, guard bands around inputs and outputs, inputs untouched, the same call twice, a row alone, and on a
+GPU the replay of a CUDA graph with changed inputs. What the right bytes are is the contract's business; this file
+proves that the call does nothing else, and gives the same again.
 """
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def run(log: EvidenceLog, what: str, operator: Operator, inputs: Tensors, contex
             replay gave other bytes), BYTES (the last row depends on the others).
     """
     first = _guarded_call(log, what, operator, inputs, context, OUTPUT_POISONS[0])
+    kept = {name: output.clone() for name, output in first.items()}
     again = _guarded_call(log, f'{what}, second call', operator, inputs, context, OUTPUT_POISONS[1])
+    _check_own_memory(log, what, first, kept, again, context)
     for name, output in first.items():
         compare_bytes(log, f'{name}: {what}, the same call twice over different poison', name, again[name], output,
                       context, Reason.NONDETERMINISTIC)
@@ -79,6 +81,32 @@ def _guarded_call(log, what, operator, inputs, context, poison) -> Tensors:
     if unguarded:
         log.add(Record('unguarded', f'{what}: {", ".join(unguarded)} allocated out of reach of the guards', 1))
     return outputs
+
+
+def _check_own_memory(log, what, first, kept, again, context) -> None:
+    """Every call has outputs of its own: the second neither shares memory with the first nor writes into it."""
+    for name, output in first.items():
+        if not output.numel():
+            continue
+        shared = output.untyped_storage().data_ptr() == again[name].untyped_storage().data_ptr()
+        log.add(Record('guard', f'{what}: {name} of two calls lie in different memory', 1, int(shared)))
+        if shared:
+            raise ContractBroken(
+                Reason.OUTSIDE_WRITE, f'{what}: the second call returned the memory of the first for {name}, and '
+                f'overwrote what a caller still holds\nreproduce: {context.reproduce}')
+        compare_bytes(log, f'{name}: {what}, the first call\'s output after the second call', name, output, kept[name],
+                      context, Reason.OUTSIDE_WRITE)
+
+
+def run_rows_of_many(log: EvidenceLog, what: str, operator: Callable[[torch.Tensor], Tensors], x: torch.Tensor,
+                     spots: tuple[tuple[int, int], ...], context: Context) -> None:
+    """An x too large to guard or to hold against an oracle: chosen rows of the whole against the same rows alone."""
+    outputs = operator(x)
+    for start, stop in spots:
+        alone = operator(x[start:stop].clone())
+        for name, output in outputs.items():
+            compare_bytes(log, f'{name}: {what}, rows {start} to {stop} of {x.size(0)} against the same rows alone',
+                          name, output[start:stop], alone[name], context)
 
 
 def _check_untouched(log, what, name, buffer, before, context) -> None:

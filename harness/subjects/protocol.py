@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
-OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals', 'moe_reduce',
-             'fill_kv_cache_blocked_fp8')
+OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals', 'sorted_routes',
+             'route_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8')
 
 
 class SubjectRefused(Exception):
@@ -69,6 +69,24 @@ class Subject(Protocol):
 
     def refusals(self, gate_up: torch.Tensor, **arguments) -> object:
         """The fused operator, called with arguments that it must refuse (see harness/contracts/refusals.py)."""
+
+    def sorted_routes(self, topk_ids: torch.Tensor, num_experts: int,
+                      preparation: str | None = None) -> tuple[torch.Tensor, ...]:
+        """topk_ids [M, top_k], int32 or int64 -> sorted_idx [M * top_k], exp_start [E] and exp_end [E], all int32.
+
+        Expert e has the routes sorted_idx[exp_start[e]:exp_end[e]], in any order; route r is choice r % top_k of token
+        r // top_k.
+
+        Args:
+            preparation: which of the subject's own ways to the same result, 'parallel' or 'single_cta'; None lets it
+                choose by shape. A subject with one way takes the argument and may ignore it.
+        """
+
+    def route_blocks(self, topk_ids: torch.Tensor, num_experts: int, local_experts: int, expert_offset: int,
+                     block_m: int, preparation: str | None = None) -> tuple[torch.Tensor, ...]:
+        """sorted_routes of all experts, then block_end [local_experts], block_expert_ids and block_offsets
+        [room for blocks], all int32: the routes of experts [expert_offset, expert_offset + local_experts) in blocks of
+        block_m. A preparation of 'single_cta' is asked of all experts only."""
 
     def moe_reduce(self, hidden_states: torch.Tensor, topk_weights: torch.Tensor, fp32_acc: bool) -> torch.Tensor:
         """hidden_states [M, K, N] (bf16, fp16 or float32) and weights [M, K] -> sum over K of state * weight, [M, N].

@@ -15,16 +15,28 @@ from harness.subjects.protocol import Provenance, SubjectRefused
 from harness.subjects.provenance import source_sha256
 
 KERNELS = 'lmdeploy.pytorch.kernels.cuda'
+_ROUTES = ('topk_ids', 'num_experts')
+_SLICE = ('local_num_experts', 'expert_offset')
 # Operator -> (module below KERNELS, function, parameters that this adapter passes).
 _OFFERED = {
     'silu_and_mul': ('activation', 'silu_and_mul', ('gate_up', 'out')),
     'quant_fp8': ('blocked_gemm_fp8', 'quant_fp8', ('A', 'group_size', 'dtype', 'trans_scale', 'scale_fmt')),
+    'sorted_routes': ('moe.fused_moe', '_get_sorted_idx', _ROUTES),
+    'route_blocks': ('moe.fused_moe', '_get_sorted_idx_blocks', (*_ROUTES, *_SLICE, 'block_m')),
     'moe_reduce': ('moe.fused_moe', 'moe_reduce', ('hidden_states', 'topk_weights', 'fp32_acc')),
     'fill_kv_cache_blocked_fp8': ('fill_kv_cache', 'fill_kv_cache_blocked_fp8',
                                   ('k_states', 'v_states', 'k_caches', 'v_caches', 'ks_caches', 'vs_caches',
                                    'cu_seqlen_q', 'kv_seqlens', 'max_q_seqlen', 'block_offsets', 'group_size',
                                    'kv_layout', 'scale_fmt')),
 }
+# (operator, preparation) -> what the operator of that name chooses from by shape.
+_PREPARATIONS = {
+    ('sorted_routes', 'parallel'): ('moe.fused_moe', '_get_sorted_idx_triton', _ROUTES),
+    ('sorted_routes', 'single_cta'): ('moe.fused_moe', '_get_sorted_idx_single_cta', _ROUTES),
+    ('route_blocks', 'parallel'): ('moe.fused_moe', '_get_sorted_idx_blocks_parallel', (*_ROUTES, *_SLICE, 'block_m')),
+    ('route_blocks', 'single_cta'): ('moe.fused_moe', '_get_sorted_idx_blocks_single_cta', (*_ROUTES, 'block_m')),
+}
+_MODULES = ('utils', 'activation', 'blocked_gemm_fp8', 'moe.fused_moe', 'fill_kv_cache')
 
 
 class Stock:
@@ -32,9 +44,10 @@ class Stock:
 
     name = 'stock'
 
-    def __init__(self, provenance: Provenance, functions: dict):
+    def __init__(self, provenance: Provenance, functions: dict, preparations: dict):
         self.provenance = provenance
         self._functions = functions
+        self._preparations = preparations
 
     def offers(self) -> frozenset[str]:
         return frozenset(self._functions)
@@ -44,6 +57,16 @@ class Stock:
 
     def quant_fp8(self, x, group_size, dtype, trans_scale, scale_fmt):
         return self._functions['quant_fp8'](x, group_size, dtype=dtype, trans_scale=trans_scale, scale_fmt=scale_fmt)
+
+    def sorted_routes(self, topk_ids, num_experts, preparation=None):
+        return self._prepared('sorted_routes', preparation)(topk_ids, num_experts)
+
+    def route_blocks(self, topk_ids, num_experts, local_experts, expert_offset, block_m, preparation=None):
+        part = () if preparation == 'single_cta' else (local_experts, expert_offset)
+        return self._prepared('route_blocks', preparation)(topk_ids, num_experts, *part, block_m)
+
+    def _prepared(self, operator: str, preparation: str | None):
+        return self._functions[operator] if preparation is None else self._preparations[operator, preparation]
 
     def moe_reduce(self, hidden_states, topk_weights, fp32_acc):
         return self._functions['moe_reduce'](hidden_states, topk_weights, fp32_acc=fp32_acc)
@@ -64,21 +87,21 @@ def load_stock(lmdeploy_src: Path | None = None) -> Stock:
 
 @lru_cache(maxsize=1)
 def _load(source: Path | None) -> Stock:
-    names = dict.fromkeys(['utils', *(module for module, _, _ in _OFFERED.values())])
-    modules = {name: _import(f'{KERNELS}.{name}', source) for name in names}
+    modules = {name: _import(f'{KERNELS}.{name}', source) for name in _MODULES}
     root = Path(modules['activation'].__file__).parents[4]
     if source is not None and root != source:
         raise SubjectRefused(f'--lmdeploy-src: expected lmdeploy to be imported from {source}, found {root}')
     _fit_to_lane(modules)
     files = (root / 'lmdeploy/pytorch/kernels').rglob('*.py')
     provenance = Provenance('stock', str(root / 'lmdeploy'), _version(root), source_sha256(root, files))
-    return Stock(provenance, {operator: _probe(modules, operator) for operator in _OFFERED})
+    functions, preparations = ({key: _probe(modules, *wanted) for key, wanted in table.items()}
+                               for table in (_OFFERED, _PREPARATIONS))
+    return Stock(provenance, functions, preparations)
 
 
 def _source_tree(path: Path) -> Path:
     path = path.resolve()
-    folder = path / 'lmdeploy/pytorch/kernels/cuda'
-    wanted = dict.fromkeys(folder / f'{module.replace(".", "/")}.py' for module, _, _ in _OFFERED.values())
+    wanted = [path / 'lmdeploy/pytorch/kernels/cuda' / f'{name.replace(".", "/")}.py' for name in _MODULES]
     missing = [str(file.relative_to(path)) for file in wanted if not file.is_file()]
     if missing:
         found = sorted(entry.name for entry in path.iterdir())[:12] if path.is_dir() else 'no such folder'
@@ -113,8 +136,7 @@ def _fit_to_lane(modules: dict[str, ModuleType]) -> None:
         cpu_device.when_sm_count_changes(modules['utils'].get_device_props.cache_clear)
 
 
-def _probe(modules: dict[str, ModuleType], operator: str):
-    module, name, parameters = _OFFERED[operator]
+def _probe(modules: dict[str, ModuleType], module: str, name: str, parameters: tuple[str, ...]):
     function = getattr(modules[module], name, None)
     if function is None:
         raise SubjectRefused(f'stock: expected {KERNELS}.{module}.{name}, found no such function')

@@ -4,7 +4,9 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
+from harness.evidence.bits import from_numpy_bits, storage_numpy
 from harness.oracles import quantisation, swiglu
 from harness.oracles.fp8 import E4M3FN, E5M2
 from harness.oracles.storage import BF16, FP16, steps_apart
@@ -89,19 +91,27 @@ class TestQuantisation:
         found = quantisation.quantise(x, 128, 'e4m3fn', 'ue8m0')
         assert found.scales[0, 0] == 2.0**-7
         assert found.codes[0, 3] == found.codes[0, 4] == 0x7E
-        assert quantisation.quantise(x, 128, 'e4m3fn', 'ue8m0', nan_keeps_sign=True).codes[0, 4] == 0xFE
 
     def test_codes_of_another_reciprocal_are_explained_and_other_codes_are_not(self):
         bits = np.random.default_rng(2).integers(0x3F00, 0x4000, (64, 128)).astype(np.uint16)
         x = BF16.decode(bits).astype(np.float32)
         off_by_one = quantisation.quantise(x, 128, 'e4m3fn', None, reciprocal_ulps=1).codes
         exact = quantisation.quantise(x, 128, 'e4m3fn', None).codes
-        found = quantisation.explain_codes(x, off_by_one, 128, 'e4m3fn', None, False, allowed_ulps=2)
+        found = quantisation.explain_codes(x, off_by_one, 128, 'e4m3fn', None, allowed_ulps=2)
         assert found.ulps.max() == int((off_by_one != exact).any())
         wrong = exact.copy()
         wrong[0, 0] ^= 1
-        found = quantisation.explain_codes(x, wrong, 128, 'e4m3fn', None, False, allowed_ulps=2)
+        found = quantisation.explain_codes(x, wrong, 128, 'e4m3fn', None, allowed_ulps=2)
         assert np.flatnonzero(found.unexplained[:, 0]).tolist() == [0]
+
+
+@pytest.mark.parametrize(('dtype', 'bits'), [(torch.bfloat16, 0xFFC1), (torch.float16, 0xFE01),
+                                             (torch.bfloat16, 0xFF81), (torch.float16, 0xFC01)])
+def test_values_for_the_oracles_keep_the_sign_of_nan(dtype, bits):
+    x = from_numpy_bits(np.array([[bits, bits & 0x7FFF]], np.uint16), dtype, torch.device('cpu'))
+    found = storage_numpy(x)
+    assert np.isnan(found).all()
+    assert np.signbit(found).tolist() == [[True, False]]
 
 
 def test_steps_apart_crosses_zero_once():

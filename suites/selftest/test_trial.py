@@ -85,6 +85,43 @@ def test_another_result_the_second_time_is_red():
     assert broken.value.reason is Reason.NONDETERMINISTIC
 
 
+def test_memory_handed_out_twice_is_red():
+    cache = {}
+
+    def operator(values):
+        out = cache.setdefault(values.shape, torch.empty_like(values))
+        out.copy_(values)
+        return {'out': out}
+
+    with pytest.raises(ContractBroken, match='still holds') as broken:
+        trial.run_by_row(EvidenceLog(), 'operator', operator, x(), CONTEXT)
+    assert broken.value.reason is Reason.OUTSIDE_WRITE
+
+
+def test_a_second_call_that_writes_into_the_first_output_is_red():
+    earlier = []
+
+    def operator(values):
+        result = doubled(values)
+        if earlier:
+            earlier[0][0, 0] = 99.0
+        earlier.append(result['out'])
+        return result
+
+    with pytest.raises(ContractBroken, match='after the second call') as broken:
+        trial.run_by_row(EvidenceLog(), 'operator', operator, x(), CONTEXT)
+    assert broken.value.reason is Reason.OUTSIDE_WRITE
+
+
+def test_rows_of_many_are_held_against_the_same_rows_alone():
+    log = EvidenceLog()
+    trial.run_rows_of_many(log, 'doubled', doubled, x(), ((0, 1), (2, 4)), CONTEXT)
+    assert [record.compared for record in log.records] == [24, 48]
+    with pytest.raises(ContractBroken, match='rows 2 to 4 of 4'):
+        trial.run_rows_of_many(EvidenceLog(), 'wraps', lambda v: doubled(v * (torch.arange(len(v)) < 3)[:, None]), x(),
+                               ((0, 1), (2, 4)), CONTEXT)
+
+
 def test_a_row_that_depends_on_its_neighbours_is_red():
     def operator(values):
         return doubled(values - values.mean())
@@ -116,6 +153,14 @@ def test_arenas_serve_every_way_to_allocate():
     assert len(memory.arenas) == len(made)
     assert all(memory.owns(tensor) for tensor in made)
     assert (made[0].view(torch.uint8) == 0xA5).all()
+
+
+def test_zeroed_scratch_is_guarded_as_well():
+    with GuardedAllocations(0xA5) as memory:
+        made = [torch.zeros(3, 4), torch.zeros_like(x()), x().new_zeros(5)]
+    assert all(memory.owns(tensor) and not tensor.any() for tensor in made)
+    beyond(made[0].reshape(-1), 1)[-1] = 1.0
+    assert [len(arena.written_outside()) for arena in memory.arenas] == [4, 0, 0]
 
 
 def test_written_outside_is_measured_from_the_first_byte():
