@@ -74,13 +74,13 @@ _BATCHES = {
 
 
 def _case(fmt: QuantFormat, name: str, why: str, geometry: Geometry, states=noise, lanes=None, layout=None,
-          integers: torch.dtype = torch.int32, nonfinite: bool = False) -> Case:
+          integers: torch.dtype = torch.int32, nonfinite: bool = False, **needs) -> Case:
 
     def build(device: torch.device) -> Paged:
         found = paged(fmt, geometry, *states(fmt, geometry), device, integers)
         return Paged(layout(found.tensors)) if layout else found
 
-    options = {**fmt.options(), **asdict(geometry), 'nonfinite': nonfinite}
+    options = {**fmt.options(), **asdict(geometry), 'nonfinite': nonfinite, **needs}
     extra = {} if lanes is None else {'lanes': lanes}
     return Case(OPERATOR, f'{fmt.id.removesuffix("-row")}-{name}', why, build, options=options, **extra)
 
@@ -123,8 +123,9 @@ def _catalogue() -> tuple[Case, ...]:
         cases.append(_case(fmt, 'wide_table', 'a page table inside a wider one', _MIXED, layout=_wide_table))
         cases.append(_case(fmt, 'int64', 'lengths and pages as int64', _MIXED, integers=torch.int64))
         cases.append(_case(fmt, 'int64_decode', 'the same, one token a sequence', _DECODE, integers=torch.int64))
-        cases.append(_case(fmt, 'far_pages', 'pages past 2^31 codes from the first (3 GiB, twice for the comparison)',
-                           replace(_ONE, lengths=((0, 40), ), head_dim_v=None, memory='far'), lanes=SM90_ONLY))
+        cases.append(_case(fmt, 'far_pages', 'pages past 2^31 codes from the first',
+                           replace(_ONE, lengths=((0, 40), ), head_dim_v=None, memory='far'), lanes=SM90_ONLY,
+                           memory_gib=20))
     for fmt in EVERY_FORMAT:
         cases.append(_case(fmt, 'many_ordinary', 'a million values: a wrong division shows in one of a thousand',
                            Geometry(((5, 4096), ), block=64), lanes=SM90_ONLY))
