@@ -10,6 +10,8 @@ def contract(operator: str) -> ModuleType:
     """The contract of an operator: OPERATOR, CASES and judge(case, subject, setting, log). KeyError if unknown."""
     from harness.contracts import (
         activate_and_quant,
+        fill_kv_cache,
+        moe_reduce,
         quant_fp8,
         refusals,
         route_blocks,
@@ -17,7 +19,8 @@ def contract(operator: str) -> ModuleType:
         silu_and_mul_quant,
         sorted_routes,
     )
-    contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, sorted_routes, route_blocks)
+    contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, sorted_routes, route_blocks,
+                 moe_reduce, fill_kv_cache)
     return {module.OPERATOR: module for module in contracts}[operator]
 
 

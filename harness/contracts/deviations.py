@@ -64,6 +64,9 @@ STOCK_DEVIATIONS = (
     Deviation('F25', 'route_blocks', '-slice_past_the_end', ContractBroken,
               'the counts behind the last expert are read, and whatever stands there is cut into blocks',
               "expected a refusal that names 'expert_offset', found a result"),
+    Deviation('F20', 'fill_kv_cache_blocked_fp8', '-off_group', ContractBroken,
+              'lanes past the head dimension load the head\'s first elements again, and these take part in the maximum '
+              'of a last group that is not whole', 'owned slots against the oracle, the others unchanged'),
 )
 
 

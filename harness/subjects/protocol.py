@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals', 'sorted_routes',
-             'route_blocks')
+             'route_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8')
 
 
 class SubjectRefused(Exception):
@@ -87,3 +87,24 @@ class Subject(Protocol):
         """sorted_routes of all experts, then block_end [local_experts], block_expert_ids and block_offsets
         [room for blocks], all int32: the routes of experts [expert_offset, expert_offset + local_experts) in blocks of
         block_m. A preparation of 'single_cta' is asked of all experts only."""
+
+    def moe_reduce(self, hidden_states: torch.Tensor, topk_weights: torch.Tensor, fp32_acc: bool) -> torch.Tensor:
+        """hidden_states [M, K, N] (bf16, fp16 or float32) and weights [M, K] -> sum over K of state * weight, [M, N].
+
+        Products and sums are float32 if `fp32_acc`, else of the states' dtype, to which the weights are rounded first.
+        """
+
+    def fill_kv_cache_blocked_fp8(self, k_states: torch.Tensor, v_states: torch.Tensor | None, k_caches: torch.Tensor,
+                                  v_caches: torch.Tensor | None, ks_caches: torch.Tensor,
+                                  vs_caches: torch.Tensor | None, cu_seqlen_q: torch.Tensor, kv_seqlens: torch.Tensor,
+                                  max_q_seqlen: int, block_offsets: torch.Tensor, group_size: int, kv_layout: str,
+                                  scale_fmt: str | None) -> None:
+        """Quantise the states of new tokens into their slots of paged caches, in place.
+
+        k_states [T, H, D] and v_states [T, H, DV] hold the tokens of all sequences one after the other; sequence b has
+        rows cu_seqlen_q[b] to cu_seqlen_q[b + 1] and kv_seqlens[b] keys with them. Caches are [page, slot, head, D] for
+        'bshd', [page, head, slot, D] for 'bhsd', FP8; their scales float32 with ceil(D / group_size) in place of D.
+        block_offsets [B, P] holds the pages of every sequence in order. No sequence has more new tokens than
+        max_q_seqlen; with max_q_seqlen 1 each has exactly one. Without values all three of theirs are None; where
+        v_caches begins at k_caches' address and DV <= D, values are not written.
+        """

@@ -23,6 +23,11 @@ _OFFERED = {
     'quant_fp8': ('blocked_gemm_fp8', 'quant_fp8', ('A', 'group_size', 'dtype', 'trans_scale', 'scale_fmt')),
     'sorted_routes': ('moe.fused_moe', '_get_sorted_idx', _ROUTES),
     'route_blocks': ('moe.fused_moe', '_get_sorted_idx_blocks', (*_ROUTES, *_SLICE, 'block_m')),
+    'moe_reduce': ('moe.fused_moe', 'moe_reduce', ('hidden_states', 'topk_weights', 'fp32_acc')),
+    'fill_kv_cache_blocked_fp8': ('fill_kv_cache', 'fill_kv_cache_blocked_fp8',
+                                  ('k_states', 'v_states', 'k_caches', 'v_caches', 'ks_caches', 'vs_caches',
+                                   'cu_seqlen_q', 'kv_seqlens', 'max_q_seqlen', 'block_offsets', 'group_size',
+                                   'kv_layout', 'scale_fmt')),
 }
 # (operator, preparation) -> what the operator of that name chooses from by shape.
 _PREPARATIONS = {
@@ -31,7 +36,7 @@ _PREPARATIONS = {
     ('route_blocks', 'parallel'): ('moe.fused_moe', '_get_sorted_idx_blocks_parallel', (*_ROUTES, *_SLICE, 'block_m')),
     ('route_blocks', 'single_cta'): ('moe.fused_moe', '_get_sorted_idx_blocks_single_cta', (*_ROUTES, 'block_m')),
 }
-_MODULES = ('utils', 'activation', 'blocked_gemm_fp8', 'moe.fused_moe')
+_MODULES = ('utils', 'activation', 'blocked_gemm_fp8', 'moe.fused_moe', 'fill_kv_cache')
 
 
 class Stock:
@@ -62,6 +67,13 @@ class Stock:
 
     def _prepared(self, operator: str, preparation: str | None):
         return self._functions[operator] if preparation is None else self._preparations[operator, preparation]
+
+    def moe_reduce(self, hidden_states, topk_weights, fp32_acc):
+        return self._functions['moe_reduce'](hidden_states, topk_weights, fp32_acc=fp32_acc)
+
+    def fill_kv_cache_blocked_fp8(self, *states_caches_and_lengths):
+        parameters = _OFFERED['fill_kv_cache_blocked_fp8'][2]
+        self._functions['fill_kv_cache_blocked_fp8'](**dict(zip(parameters, states_caches_and_lengths, strict=True)))
 
 
 def load_stock(lmdeploy_src: Path | None = None) -> Stock:
