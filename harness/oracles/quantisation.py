@@ -31,8 +31,9 @@ class Quantised:
 
 def group_maxima(x: np.ndarray, group: int) -> np.ndarray:
     """x float32 [M, N] -> the floored maximum magnitude of every group, float32 [M, N // group]; NaN is ignored."""
-    grouped = np.abs(x.reshape(x.shape[0], -1, group))
-    return np.maximum(np.fmax.reduce(grouped, axis=2, initial=np.float32(0)), AMAX_FLOOR)
+    # Not np.fmax: numpy's loses a maximum beside a signalling NaN.
+    magnitudes = np.where(np.isnan(x), np.float32(0), np.abs(x)).reshape(x.shape[0], -1, group)
+    return np.maximum(magnitudes.max(axis=2), AMAX_FLOOR)
 
 
 def power_of_two_at_least(x: np.ndarray) -> np.ndarray:

@@ -92,6 +92,12 @@ class TestQuantisation:
         assert found.scales[0, 0] == 2.0**-7
         assert found.codes[0, 3] == found.codes[0, 4] == 0x7E
 
+    def test_a_signalling_nan_hides_no_maximum(self):
+        for place in range(128):
+            bits = np.full((1, 128), 0x3F800000, np.uint32)
+            bits[0, (place + 1) % 128], bits[0, place] = 0x40A00000, 0x7F800001
+            assert quantisation.group_maxima(bits.view(np.float32), 128)[0, 0] == 5.0
+
     def test_codes_of_another_reciprocal_are_explained_and_other_codes_are_not(self):
         bits = np.random.default_rng(2).integers(0x3F00, 0x4000, (64, 128)).astype(np.uint16)
         x = BF16.decode(bits).astype(np.float32)
