@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +18,9 @@ from ci.exhaust import exhaust
 from ci.plan import PlanFailed, collect, compare
 from ci.plan import write as write_manifests
 from ci.preflight import preflight
-from ci.runner import CHECKOUT, RunRequest
+from ci.runner import RunRequest
 from ci.runner import run as run_request
-from ci.settings import Settings, UsageFault, settings_from
+from ci.settings import CHECKOUT, Settings, UsageFault, settings_from
 
 EXIT_DIFFERS, EXIT_USAGE, EXIT_UNJUDGED = 1, 2, 3
 
@@ -88,12 +89,13 @@ def plan(check: CheckOption = False, write: WriteOption = False, lmdeploy_src: S
 @app.command()
 def doctor(lane: LaneOption = None, subject: SubjectOption = None, lmdeploy_src: SourceOption = None,
            as_json: JsonOption = False, root: RootOption = CHECKOUT) -> None:
-    """Say what is here, which lane that means, and what would run; exit 3 if no lane can judge here."""
+    """Say what is here, which lane that means, and what would run; exit 3 if no lane or a subject cannot."""
     settings = _settings(lane, subject, lmdeploy_src)
     with contextlib.redirect_stdout(sys.stderr):    # lmdeploy logs to stdout while it is imported
         report = examine(root.resolve(), settings, preflight(settings.lane), HarnessCourt())
     typer.echo(json.dumps(report, indent=1) if as_json else doctor_text(report))
-    raise typer.Exit(0 if report['lane'] else EXIT_UNJUDGED)
+    judgeable = report['lane'] and not any(subject['refused'] for subject in report['subjects'])
+    raise typer.Exit(0 if judgeable else EXIT_UNJUDGED)
 
 
 app.command()(exhaust)
@@ -116,5 +118,10 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Entry point of the `bitgate` command."""
-    app()
+    """Entry point of the `bitgate` command. What goes wrong in bitgate itself is UNJUDGED, never BROKEN."""
+    try:
+        app()
+    except Exception:
+        traceback.print_exc()
+        typer.echo('UNJUDGED: INFRA: bitgate itself failed, see above', err=True)
+        sys.exit(EXIT_UNJUDGED)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ci.court import Court
 from ci.manifest import ManifestInvalid, load
-from ci.preflight import Preflight, combinations
+from ci.preflight import Preflight, as_loaded, combinations
 from ci.settings import Settings
 from ci.trials import Trials
 from harness.lanes.lane import Lane
@@ -22,8 +22,12 @@ def examine(root: Path, settings: Settings, found: Preflight, court: Court) -> d
     manifest), and `operators`: operator -> {'runs', 'why'}.
     """
     obstacle = found.obstacle or _activation_fault(court, found.lane)
+    subjects = _subjects(root, settings, found.lane, court) if found.lane and not obstacle else []
+    loaded = next((item['provenance'].get('version') for item in subjects
+                   if item['name'] == 'stock' and item['provenance']), None)
+    environment = as_loaded(found.environment, found.lane, loaded)
     known = [item for item in combinations() if found.lane is None or item['lane'] == found.lane.value]
-    supported = found.environment.get('supported')
+    supported = environment.get('supported')
     return {
         'asked': settings.lane.value,
         'lane': found.lane.value if found.lane and not obstacle else None,
@@ -31,8 +35,8 @@ def examine(root: Path, settings: Settings, found: Preflight, court: Court) -> d
         'supported': supported,
         'why': next((item['why'] for item in known if item['name'] == supported), None),
         'known': [item['name'] for item in known],
-        'environment': dict(found.environment),
-        'subjects': _subjects(root, settings, found.lane, court) if found.lane and not obstacle else [],
+        'environment': dict(environment),
+        'subjects': subjects,
     }
 
 
@@ -51,7 +55,7 @@ def _subjects(root: Path, settings: Settings, lane: Lane, court: Court) -> list[
 
 
 def _subject(root: Path, lane: Lane, facts: Any, operators: Iterable[str]) -> dict[str, Any]:
-    cases = _required(root, lane, facts.name)
+    cases = _required(root, lane, facts)
     return {'name': facts.name, 'spec': facts.spec, 'refused': facts.refused, 'provenance': facts.provenance,
             'required_cases': cases,
             'operators': {operator: _operator(facts, operator) for operator in operators}}
@@ -65,11 +69,16 @@ def _operator(facts: Any, operator: str) -> dict[str, Any]:
     return {'runs': True, 'why': f'{facts.name} offers it'}
 
 
-def _required(root: Path, lane: Lane, subject: str) -> int | None:
+def _required(root: Path, lane: Lane, facts: Any) -> int | None:
+    """How many cases the subject owes. A module owes those of its operators: suites/*/test_<operator>.py."""
     try:
-        return len(load(root, lane, subject))
+        nodeids = load(root, lane, facts.name)
     except ManifestInvalid:
         return None
+    if facts.name == 'module' and not facts.refused:
+        files = {f'test_{operator}.py' for operator in facts.offers}
+        nodeids = [nodeid for nodeid in nodeids if nodeid.split('::')[0].split('/')[-1] in files]
+    return len(nodeids)
 
 
 def text(report: dict[str, Any]) -> str:

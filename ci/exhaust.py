@@ -81,6 +81,7 @@ def exhaust(
             parts=_values(part, Part), storages=_values(dtype, Storage), codes=_values(codes, Codes),
             scale_fmts=tuple(None if text == 'none' else text for text in _values(scale_fmt, ScaleFmt)),
             gates=_gates(gates), pair=_pair(pair), sample=sample, seed=seed, chunk_rows=chunk_rows)
+        _check_consistent(request, out)
     except UsageFault as fault:
         typer.echo(f'bitgate exhaust: {fault}', err=True)
         raise typer.Exit(EXIT_USAGE) from None
@@ -93,6 +94,13 @@ def exhaust(
         out.write_text(json.dumps(report, indent=1) + '\n', encoding='utf-8')
     typer.echo(summary(request, found))
     raise typer.Exit(exit_code(found))
+
+
+def _check_consistent(request: ExhaustRequest, out: Path | None) -> None:
+    if request.pair and request.parts != ('b', ):
+        raise UsageFault(f'--pair: expected --part b alone, found the parts {", ".join(request.parts)}')
+    if out and not (out.parent.is_dir() and os.access(out.parent, os.W_OK) and not out.is_dir()):
+        raise UsageFault(f'--json: expected a file in a folder that can be written to, found {out}')
 
 
 def _values(chosen: list[Enum] | None, choices: type[Enum]) -> tuple[str, ...]:
@@ -146,6 +154,7 @@ class _ProgressLines:
 
     def begin(self, title: str) -> None:
         self._title = title
+        typer.echo(f'{title}: begins', err=True)
         self._started = self._said = time.perf_counter()
 
     def step(self, visited: int, possible: int) -> None:

@@ -1,6 +1,7 @@
 """Running the parts of the proof in every format that was asked for, and keeping what they found."""
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,6 +134,9 @@ def prove(request: ExhaustRequest, watcher: Watcher, court: Court | None = None)
             found.append(each)
     except (ComparatorBlind, NoUnitGate) as error:
         obstacle = Reason.INFRA, f'{type(error).__name__}: {error}'
+    except (Exception, SystemExit) as error:  # whatever the subject does, it does not end the judging process
+        last = ''.join(traceback.format_exception_only(error)).strip()
+        obstacle = Reason.CRASH, f'after {len(found)} parts, in the next: {last}'
     return Proof(here.lane, here.environment, provenance, tuple(found), obstacle)
 
 

@@ -119,5 +119,6 @@ def _verdict(request: ExhaustRequest, proof: Proof) -> str:
     limits = 'source semantics judged, nothing proven on sm90' if proof.lane is Lane.CPU else \
         'for the machine code named above'
     broken = sorted({f'{found.result.part} {found.result.format}' for found in proof.found if found.result.reason})
-    what = f'broken in {", ".join(broken)}' if broken else f'{len(proof.found)} parts hold'
+    count = len(proof.found)
+    what = f'broken in {", ".join(broken)}' if broken else '1 part holds' if count == 1 else f'{count} parts hold'
     return f'{result.value}[{lane}] {scope(proof)}: {request.subject}: {what}; {limits}'

@@ -10,6 +10,7 @@ from harness.evidence.log import ContractBroken
 from harness.evidence.verdicts import Outcome, Reason
 
 MESSAGE_LIMIT = 12_000
+_TRACE_LINES = 25
 _TIMEOUT = re.compile(r'Timeout \(?>[\d.]+s\b')    # how pytest-timeout says it, before and since 2.4
 _OUT_OF_MEMORY_MARKS = ('out of memory', "can't allocate memory")
 
@@ -46,9 +47,9 @@ def finding_of(call: pytest.CallInfo, report: pytest.TestReport) -> Finding | No
     if isinstance(error, pytest.fail.Exception) and _TIMEOUT.match(str(error)):
         return Finding(Reason.HANG, _cut(report.longreprtext))
     if report.when == 'setup':
-        return Finding(Reason.INFRA, _cut(report.longreprtext))
+        return Finding(Reason.INFRA, _crash_text(report))
     reason = Reason.OOM if _is_out_of_memory(error) else Reason.CRASH
-    return Finding(reason, _cut(report.longreprtext))
+    return Finding(reason, _crash_text(report))
 
 
 def worst_of(findings: list[Finding | None]) -> Finding | None:
@@ -63,6 +64,13 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == 'OutOfMemoryError':
         return True
     return isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OUT_OF_MEMORY_MARKS)
+
+
+def _crash_text(report: pytest.TestReport) -> str:
+    """The exception in one line, then the end of its trace: lists show the first line only."""
+    crash = getattr(report.longrepr, 'reprcrash', None)
+    trace = '\n'.join(report.longreprtext.splitlines()[-_TRACE_LINES:])
+    return _cut(f'{crash.message}\n{trace}' if crash else report.longreprtext)
 
 
 def _cut(text: str) -> str:

@@ -41,8 +41,13 @@ def claimed(out: Path) -> Iterator[None]:
     """
     if out.exists() and not out.is_dir():
         raise UsageFault(f'--out: expected a folder, found a file: {out}')
-    out.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+        if not os.access(out, os.W_OK):
+            raise PermissionError(f'{out} cannot be written to')
+    except OSError as error:
+        raise UsageFault(f'--out: expected a folder that can be made and written to, found {error}') from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -39,7 +39,7 @@ class Plan:
 def collect(root: Path, settings: Settings) -> list[Plan]:
     """The plans of both lanes for every kind of subject, collected on whatever device this is.
 
-    Raises PlanFailed if a file cannot be collected or a subject cannot be loaded.
+    Raises PlanFailed if a file cannot be collected, a subject cannot be loaded, or nothing was collected.
     """
     return [plan for lane in Lane for plan in _collect_lane(root, lane, settings)]
 
@@ -67,14 +67,14 @@ def _collect_lane(root: Path, lane: Lane, settings: Settings) -> list[Plan]:
         arguments = [f'--plan-lane={lane.value}', f'--bitgate-out={folder}', '-n', '0']
         if settings.lmdeploy_src:
             arguments.append(f'--lmdeploy-src={settings.lmdeploy_src}')
-        output = _run(pytest_command(arguments), root)
+        status, output = _run(pytest_command(arguments), root)
         log = read(Path(folder) / RESULTS)
     failures = [f'{event.nodeid}: {event.message}' for event in log.of(CollectFailed)]
     plans = log.of(Collected)
     if plans:
         failures += [f'{subject.name} cannot be put on trial: {subject.refused}'
                      for subject in plans[-1].subjects if subject.refused]
-    if failures or not plans:
+    if failures or status or not plans or not plans[-1].judged:
         told = '\n'.join(failures) or output[-4000:]
         raise PlanFailed(f'lane {lane.value} cannot be planned:\n{told}')
     judged = plans[-1].judged
@@ -82,7 +82,7 @@ def _collect_lane(root: Path, lane: Lane, settings: Settings) -> list[Plan]:
             for subject in SUBJECT_NAMES]
 
 
-def _run(command: list[str], root: Path) -> str:
+def _run(command: list[str], root: Path) -> tuple[int, str]:
     environment = os.environ | {'PYTHONPATH': os.pathsep.join([str(root), str(Path(__file__).resolve().parents[1]),
                                                                os.environ.get('PYTHONPATH', '')])}
     try:
@@ -90,4 +90,4 @@ def _run(command: list[str], root: Path) -> str:
                               stderr=subprocess.STDOUT, text=True, timeout=_DEADLINE_S, check=False)
     except subprocess.TimeoutExpired:
         raise PlanFailed(f'collecting took more than {_DEADLINE_S:g} s') from None
-    return done.stdout
+    return done.returncode, done.stdout

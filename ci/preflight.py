@@ -44,6 +44,15 @@ def preflight(request: LaneRequest) -> Preflight:
     return Preflight(lane, obstacle, environment)
 
 
+def as_loaded(environment: Mapping[str, Any], lane: Lane | None, lmdeploy: str | None) -> Mapping[str, Any]:
+    """`environment` with the lmdeploy that was really imported, where that is not the installed one (a checkout)."""
+    if lane is None or lmdeploy is None or lmdeploy == environment.get('lmdeploy'):
+        return environment
+    loaded = {**environment, 'lmdeploy': lmdeploy, 'lmdeploy_installed': environment.get('lmdeploy')}
+    known = supported_combination(lane, loaded)
+    return loaded | {'supported': known['name'] if known else None}
+
+
 def combinations() -> list[dict[str, Any]]:
     """The combinations of versions that are known to work, with the reason why each is listed."""
     return tomllib.loads(SUPPORTED.read_text(encoding='utf-8'))['combination']

@@ -8,19 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci.events import RESULTS, RunLog, read
+from ci.events import RESULTS, Collected, RunLog, read
 from ci.execute import execute, output_tail, pytest_command
 from ci.judge import Owed, Problem, Verdict, judge
 from ci.outdir import JUNIT, PLAN, SUMMARY, VERDICT, claimed, write_whole
 from ci.owed import owed_by
 from ci.plugin import auto_workers
-from ci.preflight import Preflight, preflight
+from ci.preflight import Preflight, as_loaded, preflight
 from ci.report import SCHEMA_VERSION, TOOL, as_dict, failures_text, headline, junit, summary
-from ci.settings import Settings, UsageFault
+from ci.settings import CHECKOUT, Settings, UsageFault
 from harness.evidence.verdicts import Outcome, Reason
 from harness.lanes.lane import Lane, LaneRequest
-
-CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def _run(request: RunRequest, say: Callable[[str], None], look: Callable[..., Pr
     found = look(request.settings.lane)
     settings = request.settings.on(found.lane) if found.lane else request.settings
     owed = _owed(request, found)
-    say(f'lane {owed.lane}, subjects {", ".join(owed.subjects)}: {len(owed.required)} required cases')
+    say(f'lane {owed.lane}, subjects {", ".join(owed.subjects)}: {_at_most(owed)}{len(owed.required)} required cases')
     _write_plan(request, owed)
     started = time.monotonic()
     # a verdict that stands if this process is killed before it has a better one
@@ -72,10 +70,24 @@ def _run(request: RunRequest, say: Callable[[str], None], look: Callable[..., Pr
         command = pytest_command(_arguments(request, settings, workers))
         interruption = execute(command, request.root, request.out, found.lane, workers, request.deadline_s,
                                len(owed.required), say)
-    verdict = judge(owed, read(request.out / RESULTS), interruption, found.environment)
+    log = read(request.out / RESULTS)
+    environment = as_loaded(found.environment, found.lane, _loaded_lmdeploy(log))
+    verdict = judge(owed, log, interruption, environment)
     _write(request.out, verdict, settings)
     _tell(verdict, settings, request.out, time.monotonic() - started, say)
     return verdict
+
+
+def _loaded_lmdeploy(log: RunLog) -> str | None:
+    """The version of lmdeploy that was on trial as stock, as its own source gives it; None if it was not on trial."""
+    versions = [subject.provenance.get('version') for event in log.of(Collected) for subject in event.subjects
+                if subject.name == 'stock' and subject.provenance]
+    return versions[-1] if versions else None
+
+
+def _at_most(owed: Owed) -> str:
+    """A module owes nothing for operators that it lacks, and which those are is known once it is loaded."""
+    return 'up to ' if 'module' in owed.subjects else ''
 
 
 def _check(request: RunRequest) -> None:

@@ -3,12 +3,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci.manifest import SUBJECT_NAMES
 from harness.lanes.lane import Lane, LaneRequest
 
+CHECKOUT = Path(__file__).resolve().parents[1]
 LANE_VARIABLE = 'BITGATE_LANE'
 
 
@@ -67,13 +69,19 @@ class Settings:
 
     def reproduce(self, nodeid: str) -> str:
         """The one command that runs exactly the test `nodeid` under these settings."""
-        words = ['python', '-m', 'pytest', '--lane', self.lane.value]
+        words = [_interpreter(), '-m', 'pytest', '--lane', self.lane.value]
         if self.lmdeploy_src:
             words += ['--lmdeploy-src', str(self.lmdeploy_src)]
         for spec in self.subjects:
             if spec not in DEFAULT_SUBJECTS:
                 words += ['--subject', str(spec)]
         return shlex.join([*words, nodeid])
+
+
+def _interpreter() -> str:
+    """How a reader in the checkout calls this Python: by path if it lives there (tox's does), else as 'python'."""
+    running = Path(sys.executable)
+    return str(running.relative_to(CHECKOUT)) if running.is_relative_to(CHECKOUT) else 'python'
 
 
 def settings_from(lane: str | None, subjects: list[str] | None, lmdeploy_src: str | None,

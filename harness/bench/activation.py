@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from pathlib import Path
 
 import torch
@@ -95,9 +96,12 @@ def main() -> None:
     parser.add_argument('--json', type=Path, help='write the table there, too')
     arguments = parser.parse_args()
     from harness.lanes.activation import activate
-    from harness.lanes.lane import Lane
+    from harness.lanes.lane import Lane, WrongDevice
     from harness.subjects import load
-    activate(Lane.SM90)
+    try:
+        activate(Lane.SM90)
+    except WrongDevice as wrong:
+        sys.exit(f'harness.bench.activation: {wrong}')
     stock, candidate = load('stock'), load('candidate')
     table = [measure(stock, candidate, tokens) for tokens in TOKENS]
     print('tokens  rows  separate us  fused us  load+store us  less')

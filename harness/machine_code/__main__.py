@@ -38,6 +38,7 @@ def builds(module: str, case_ids: frozenset[str] | None) -> list[dict]:
     for case_id, launch in launches:
         users.setdefault(launch.specialization.key, []).append((case_id, launch))
     specializations = distinct(launch for _, launch in launches)
+    typer.echo(f'{module}: compiling {len(specializations)} builds of {len(launches)} launches', err=True)
     with tempfile.TemporaryDirectory() as cache, triton.knobs.cache.scope():
         triton.knobs.cache.dir = cache  # a build that was cached by somebody else proves nothing about this source
         with ThreadPoolExecutor(_WORKERS) as pool:

@@ -46,7 +46,7 @@ def load_module(path: Path) -> ModuleSubject:
     sys.modules[name] = module  # Triton looks a kernel's module up by its name
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise SubjectRefused(f'module: {path} does not import: {type(error).__name__}: {error}') from error
     functions = {name: getattr(module, name) for name in OPERATORS if callable(getattr(module, name, None))}

@@ -55,7 +55,14 @@ class Subject(Protocol):
 
     def quant_fp8(self, x: torch.Tensor, group_size: int, dtype: torch.dtype, trans_scale: bool,
                   scale_fmt: str | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """x [M, N] -> codes [M, N] of `dtype` and float32 scales [M, G]; column-major scales if `trans_scale`."""
+        """x [M, N] -> codes [M, N] of `dtype` and float32 scales [M, G].
+
+        With F the largest value of `dtype` and amax = max(max |x| of the group, 1e-6) in float32: scale = amax *
+        float32(1 / F), for 'ue8m0' rounded up to a power of two (infinity stays); r = F / amax, for 'ue8m0' 1 / scale;
+        code = clamp(x * r, -F, F) converted once, saturating; NaN is ignored by the maximum and has code F.
+        Codes have the strides of torch.empty_like(x). Scales are stored by row, or by column with the pitch padded to
+        a multiple of 4 if `trans_scale`. harness/oracles/quantisation.py has every step.
+        """
 
     def silu_and_mul_quant(self, gate_up: torch.Tensor, group_size: int, dtype: torch.dtype, trans_scale: bool,
                            scale_fmt: str | None, out: torch.Tensor | None = None,

@@ -125,7 +125,7 @@ def _import(name: str, source: Path | None) -> ModuleType:
             raise SubjectRefused(f'stock: expected the module {name}, found none ({error}); is lmdeploy installed, and '
                                  'a release whose layout is in ci/supported.toml?') from error
         raise SubjectRefused(f'stock: {name} needs the package {missing!r}, which is not installed') from error
-    except Exception as error:  # an import of somebody else's package can fail in any way
+    except (Exception, SystemExit) as error:  # an import of somebody else's package can end in any way
         raise SubjectRefused(f'stock: {name} does not import: {type(error).__name__}: {error}') from error
 
 

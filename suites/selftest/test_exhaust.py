@@ -95,6 +95,8 @@ def test_every_sampled_part_passes_for_the_candidate(command):
     (('--gates', '5:5'), '--gates'),
     (('--gates', '0:65537'), '--gates'),
     (('--pair', '0x10000:1'), '--pair'),
+    (('--pair', '1:2', '--part', 'a'), '--pair'),
+    (('--json', '/no/such/folder/x.json'), '--json'),
     (('--subject', 'stock'), '--subject'),
     (('--subject', 'nobody'), '--subject'),
     (('--part', 'z'), '--part'),
@@ -105,6 +107,20 @@ def test_bad_options_are_usage_errors_that_name_the_option(command, options, nam
     assert code == 2
     assert named in text
     assert result is None
+
+
+@pytest.mark.parametrize(('text', 'code', 'reason'), [
+    ('import sys\nsys.exit(0)\n', 3, 'MISSING'),
+    ('import sys\ndef silu_and_mul_quant(*a, **k):\n    sys.exit(0)\n', 1, 'CRASH'),
+    ('def silu_and_mul_quant(*a, **k):\n    raise RuntimeError("boom")\n', 1, 'CRASH'),
+], ids=['exit-at-import', 'exit-in-the-call', 'raise-in-the-call'])
+def test_a_subject_that_ends_the_process_or_raises_is_never_green(command, tmp_path, text, code, reason):
+    path = tmp_path / 'subject.py'
+    path.write_text(text)
+    found, text, result = command('--subject', f'module:{path}', '--part', 'c', *ONE_FORMAT, '--sample', '128')
+    assert found == code, text
+    assert result['reasons'] == {reason: 1}
+    assert text.splitlines()[-1].startswith(('UNJUDGED', 'BROKEN'))
 
 
 def test_a_module_without_the_operator_is_unjudged(command, tmp_path):

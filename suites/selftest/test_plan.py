@@ -52,6 +52,15 @@ def test_suites_that_cannot_be_collected_write_nothing(project: SmallProject):
     assert not (project.root / 'ci/required/sm90-stock.txt').exists()
 
 
+def test_a_collection_that_ends_early_writes_nothing(project: SmallProject):
+    (project.root / 'suites/conftest.py').write_text(
+        'def pytest_collection_modifyitems(items):\n    items.clear()\n')
+    code, output = plan(project, '--write')
+    assert code == 3, output
+    assert 'cannot be planned' in output
+    assert load(project.root, Lane.CPU, 'stock') == STOCK_CASES
+
+
 def test_a_lane_mark_keeps_a_test_to_its_lane(project: SmallProject):
     project.suite('alpha', OPERATOR='import pytest\npytestmark = pytest.mark.lane("sm90")\nOPERATOR')
     plan(project, '--write')

@@ -134,8 +134,8 @@ def test_the_environment_sets_the_default_lane_and_is_named_when_wrong():
 
 def test_the_reproducing_command_carries_what_is_not_default(tmp_path: Path):
     settings = settings_from('cpu', [f'module:{tmp_path / "my kernels.py"}'], str(tmp_path), {})
-    assert settings.reproduce('f.py::t[a]') == (f"python -m pytest --lane cpu --lmdeploy-src {tmp_path} "
-                                                f"--subject 'module:{tmp_path}/my kernels.py' 'f.py::t[a]'")
+    assert settings.reproduce('f.py::t[a]').endswith(f"python -m pytest --lane cpu --lmdeploy-src {tmp_path} "
+                                                     f"--subject 'module:{tmp_path}/my kernels.py' 'f.py::t[a]'")
 
 
 def test_known_combinations_are_told_from_others():

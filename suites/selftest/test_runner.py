@@ -163,7 +163,7 @@ def test_a_broken_contract_is_explained(project: SmallProject):
     assert (verdict.outcome, verdict.exit_code) == (Outcome.BROKEN, 1)
     text = '\n'.join(told)
     assert 'first differing element 7' in text
-    assert f"reproduce: python -m pytest --lane cpu '{TWO}'" in text
+    assert f"python -m pytest --lane cpu '{TWO}'" in text
     assert told[-1] == 'BROKEN[cpu]: BYTES 1 (6 cases, stock and candidate)'
     assert_artifacts(project, verdict)
 
@@ -226,6 +226,11 @@ def test_a_folder_of_other_files_is_left_alone(project: SmallProject):
     with pytest.raises(UsageFault, match='--out: expected an empty folder'):
         project.run()
     assert plan.read_text() == '{"tool": "another"}'
+
+
+def test_a_folder_that_cannot_be_made_is_a_usage_error():
+    with pytest.raises(UsageFault, match='--out: expected a folder that can be made'), claimed(Path('/dev/null/out')):
+        pass
 
 
 def test_two_runs_never_share_a_folder(project: SmallProject):
