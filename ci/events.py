@@ -114,7 +114,7 @@ class Closed(_Event):
 
     Attributes:
         exit_status: what pytest itself made of it.
-        died_at_exit: worker -> exit code, for workers that ran all their tests and then did not end with 0.
+        died_at_exit: worker -> exit code, for workers that did not end with 0, whenever that was.
     """
 
     event: Literal['closed'] = 'closed'

@@ -132,6 +132,7 @@ def prove(request: ExhaustRequest, watcher: Watcher, court: Court | None = None)
         for each in _parts(request, here.lane, device, trial, stock, watcher):
             watcher.end(each)
             found.append(each)
+            stock.require_pristine()
     except (ComparatorBlind, NoUnitGate) as error:
         obstacle = Reason.INFRA, f'{type(error).__name__}: {error}'
     except (Exception, SystemExit) as error:  # whatever the subject does, it does not end the judging process

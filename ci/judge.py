@@ -241,7 +241,7 @@ def _session_problems(owed: Owed, log: RunLog, interruption: str | None) -> tupl
         texts.append('the session never came to its own end')
     else:
         texts += _exit_status_problems(closed[-1].exit_status, log)
-    crashes = [f'worker {worker} ended with exit code {code} after its last test'
+    crashes = [f'worker {worker} ended with exit code {code}'
                for event in closed for worker, code in event.died_at_exit.items()]
     return (*(Problem(Reason.INFRA, text) for text in texts), *(Problem(Reason.CRASH, text) for text in crashes))
 

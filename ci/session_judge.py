@@ -38,8 +38,8 @@ class SessionJudge:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
-        if not error:
-            self._gateways.append(node.gateway)
+        """Also of a worker that died before its first test and was replaced: its death is a fact of this run."""
+        self._gateways.append(node.gateway)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int):

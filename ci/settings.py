@@ -72,9 +72,8 @@ class Settings:
         words = [_interpreter(), '-m', 'pytest', '--lane', self.lane.value]
         if self.lmdeploy_src:
             words += ['--lmdeploy-src', str(self.lmdeploy_src)]
-        for spec in self.subjects:
-            if spec not in DEFAULT_SUBJECTS:
-                words += ['--subject', str(spec)]
+        if any(spec not in DEFAULT_SUBJECTS for spec in self.subjects):
+            words += [word for spec in self.subjects for word in ('--subject', str(spec))]
         return shlex.join([*words, nodeid])
 
 

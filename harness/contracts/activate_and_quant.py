@@ -10,7 +10,7 @@ import torch
 from harness.contracts import quant_fp8 as quantiser
 from harness.contracts import values
 from harness.contracts.case import Case
-from harness.contracts.formats import EVERY_FORMAT, TORCH_STORAGE
+from harness.contracts.formats import COLUMN_MAJOR, EVERY_FORMAT, TORCH_STORAGE
 from harness.contracts.setting import Setting
 from harness.evidence import trial
 from harness.evidence.bits import from_numpy_bits
@@ -37,7 +37,7 @@ def _case(fmt, name: str, why: str, custom: bool) -> Case:
 
 
 CASES = tuple(
-    _case(fmt, name, why, custom) for fmt in EVERY_FORMAT
+    _case(fmt, name, why, custom) for fmt in EVERY_FORMAT + COLUMN_MAJOR
     for name, why, custom in (('custom', 'a custom activation keeps the unfused path', True),
                               ('swiglu', 'no custom activation: the fused path', False)))
 
@@ -60,3 +60,4 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
     what = f'{subject.name} against stock quant_fp8({name}(x))'
     compare_bytes(log, f'scales: {what}', 'scales', found['scales'], scales, context)
     compare_bytes(log, f'codes: {what}', 'codes', found['codes'], codes, context)
+    quantiser.judge_layout(log, found, activated, arguments, context)

@@ -5,6 +5,7 @@ every byte.
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -60,6 +61,19 @@ _REFUSED: dict[str, tuple[str, str, Callable[[torch.device], Attempt]]] = {
     'codes_e4m3fnuz': ('dtype', 'another FP8 with another maximum',
                        lambda d: Attempt(_input(d), _arguments(dtype=torch.float8_e4m3fnuz))),
     'scale_fmt': ('scale_fmt', 'None and ue8m0', lambda d: Attempt(_input(d), _arguments(scale_fmt='e8m0'))),
+    'codes_e5m2fnuz': ('dtype', 'another FP8 with another bias',
+                       lambda d: Attempt(_input(d), _arguments(dtype=torch.float8_e5m2fnuz))),
+    'codes_uint8': ('dtype', 'bytes are no codes', lambda d: Attempt(_input(d), _arguments(dtype=torch.uint8))),
+    'scale_fmt_case': ('scale_fmt', 'names are exact', lambda d: Attempt(_input(d), _arguments(scale_fmt='UE8M0'))),
+    'scale_fmt_empty': ('scale_fmt', 'no name is no format', lambda d: Attempt(_input(d), _arguments(scale_fmt=''))),
+    'no_width': ('gate_up', 'rows without a group', lambda d: Attempt(
+        torch.ones(ROWS, 0, dtype=torch.bfloat16, device=d), _arguments())),
+    'too_many_groups': ('gate_up', 'more groups than a 32-bit index reaches, without their memory', lambda d: Attempt(
+        _input(d)[:1, :256].expand(2**31, 256), _arguments())),
+    'out_column_stride': ('out', 'columns must be adjacent', lambda d: Attempt(
+        _input(d), _arguments(), out=((ROWS, COLUMNS), (2 * COLUMNS, 2), E4M3FN))),
+    'scales_column_overlap': ('scales', 'two groups at one address', lambda d: Attempt(
+        _input(d), _arguments(), scales=((ROWS, 2), (1, 0), torch.float32))),
     'out_shape': ('out', 'one code per element', lambda d: Attempt(
         _input(d), _arguments(), out=((ROWS, COLUMNS + 128), (COLUMNS + 128, 1), E4M3FN))),
     'out_dtype': ('out', 'codes of the dtype asked for', lambda d: Attempt(
@@ -84,7 +98,9 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
     buffers = {name: allocate(*layout, setting.device, OUTPUT_POISONS[0])
                for name, layout in (('out', attempt.out), ('scales', attempt.scales))}
     text = _refusal_text(case, subject, setting, attempt, buffers)
-    named = case.options['names'] in text and 'expected' in text
+    # Before 'expected' stands what is wrong and nothing else: a text that names everything names nothing.
+    argument, _, supported = text.partition(': expected')
+    named = bool(supported) and re.search(rf'\b{case.options["names"]}\b', argument) is not None
     written = sum(int((arena.buffer != arena.poison).sum()) for arena in buffers.values())
     total = sum(arena.buffer.numel() for arena in buffers.values())
     log.add(Record('refusal', f'{subject.name} refuses and names {case.options["names"]}: {text}', 1, int(not named)))

@@ -69,6 +69,16 @@ def _alone_edges(fmt: QuantFormat) -> np.ndarray:
     return _alone(fmt, np.repeat(gate, len(ups)), np.tile(ups, len(gate)))
 
 
+def _alone_close_calls(fmt: QuantFormat) -> np.ndarray:
+    """Gates whose silu lies so near a rounding edge that another float32 form of silu can fall on its other side."""
+    storage = fmt.storage_format
+    gates = storage.decode(activation.ALL_BITS)
+    gates = gates[np.isfinite(gates)]
+    truth, error = swiglu.silu(gates), swiglu.float32_error(gates)
+    close = storage.round(gates[storage.round(truth - error) != storage.round(truth + error)])
+    return _alone(fmt, close, np.full_like(close, storage.round(np.array(1.0))))
+
+
 _GATE_PATTERNS: dict[str, tuple[str, Callable[[QuantFormat], np.ndarray]]] = {
     'every_gate': ('each of the 2^16 gates, infinities and NaN included', _every_gate),
     'edge_pairs': ('gates where silu changes its nature with ups that do', lambda f: activation.edge_pairs(
@@ -77,6 +87,7 @@ _GATE_PATTERNS: dict[str, tuple[str, Callable[[QuantFormat], np.ndarray]]] = {
         f.storage_format)),
     'alone_random': ('pairs alone in their group: one rounding instead of two shows in the scale', _alone_random),
     'alone_edges': ('edge gates alone in their group', _alone_edges),
+    'alone_close_calls': ('gates whose silu lies at a rounding edge, alone in their group', _alone_close_calls),
     'ordinary': ('ordinary values: one rounding instead of two moves a code in thirty', lambda f: _noise(f, 12, 4)),
 }
 
@@ -151,7 +162,7 @@ def call(function: Callable, options: dict, gate_up: torch.Tensor) -> tuple[torc
 
 def _activated(gate_up: torch.Tensor, storage: str, setting: Setting) -> np.ndarray:
     """float32 [M, N]: the oracle's product of stock's silu table with up."""
-    table = activation.silu_table(setting.stock, storage, setting.device)
+    table = activation.trusted_table(setting.stock, storage, setting.device)
     bits = to_numpy_bits(gate_up)
     columns = bits.shape[1] // 2
     product = swiglu.product(table[bits[:, :columns]], bits[:, columns:], FORMATS[storage])

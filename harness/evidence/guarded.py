@@ -15,8 +15,8 @@ GUARD_BYTES = 4096
 # Two fills, so that an element that was never written differs between two runs; as 16-bit or 32-bit floats and as FP8
 # codes both are ordinary negative or positive numbers, which no kernel would ignore.
 OUTPUT_POISONS = (0xA5, 0x5A)
-# All ones is NaN in bf16, fp16, float32 and e4m3fn.
-INPUT_POISON = 0xFF
+# All ones is NaN in bf16, fp16, float32 and e4m3fn; a maximum may lose NaN, but not the large finite number of 0x7B.
+INPUT_POISONS = (0xFF, 0x7B)
 
 
 @dataclass
@@ -61,9 +61,9 @@ def allocate(shape, stride, dtype: torch.dtype, device: torch.device, poison: in
     return Arena(buffer, view, poison)
 
 
-def guard_input(tensor: torch.Tensor) -> Arena:
-    """A copy of `tensor` (strides kept) between guard bands of NaN; gaps between strided rows are NaN, too."""
-    arena = allocate(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, INPUT_POISON)
+def guard_input(tensor: torch.Tensor, poison: int = INPUT_POISONS[0]) -> Arena:
+    """A copy of `tensor` (strides kept) between guard bands of poison; gaps between strided rows hold it, too."""
+    arena = allocate(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, poison)
     arena.view.copy_(tensor)
     return arena
 

@@ -7,12 +7,13 @@ proves that the call does nothing else, and gives the same again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from harness.evidence.bits import as_bits
 from harness.evidence.compare import Context, compare_bytes
-from harness.evidence.guarded import OUTPUT_POISONS, Arena, GuardedAllocations, guard_input
+from harness.evidence.guarded import INPUT_POISONS, OUTPUT_POISONS, Arena, GuardedAllocations, guard_input
 from harness.evidence.log import ContractBroken, EvidenceLog, Record
 from harness.evidence.verdicts import Reason
 
@@ -41,18 +42,20 @@ def run(log: EvidenceLog, what: str, operator: Operator, inputs: Tensors, contex
         ContractBroken: OUTSIDE_WRITE (guard bands, gaps or an input changed), NONDETERMINISTIC (the second call or the
             replay gave other bytes), BYTES (the last row depends on the others).
     """
-    first = _guarded_call(log, what, operator, inputs, context, OUTPUT_POISONS[0])
+    first = _guarded_call(log, what, operator, inputs, context, 0)
     kept = {name: output.clone() for name, output in first.items()}
-    again = _guarded_call(log, f'{what}, second call', operator, inputs, context, OUTPUT_POISONS[1])
+    again = _guarded_call(log, f'{what}, second call', operator, inputs, context, 1)
     _check_own_memory(log, what, first, kept, again, context)
     for name, output in first.items():
         compare_bytes(log, f'{name}: {what}, the same call twice over different poison', name, again[name], output,
                       context, Reason.NONDETERMINISTIC)
     if last_row is not None:
-        alone = operator({name: guard_input(tensor).view for name, tensor in last_row.items()})
+        alone = _guarded_call(log, f'{what}, last row alone', operator, last_row, context, 0)
+        rows = next(iter(first.values())).size(0)
+        of_last = replace(context, inputs_at=lambda name, index: context.inputs_at(name, (rows - 1, *index[1:])))
         for name, output in first.items():
             compare_bytes(log, f'{name}: {what}, the last row alone against the last row among all', name, alone[name],
-                          output[-1:], context)
+                          output[-1:], of_last)
     if changed is not None and next(iter(inputs.values())).is_cuda:
         _graph_replay(log, what, operator, inputs, changed, context)
     return first
@@ -67,13 +70,18 @@ def run_by_row(log: EvidenceLog, what: str, operator: Callable[[torch.Tensor], T
                {'x': x[-1:]} if x.size(0) > 1 else None)
 
 
-def _guarded_call(log, what, operator, inputs, context, poison) -> Tensors:
-    sources = {name: guard_input(tensor) for name, tensor in inputs.items()}
+def _guarded_call(log, what, operator, inputs, context, poison: int) -> Tensors:
+    """One call; `poison` 0 or 1 chooses which of the two is around inputs and in outputs."""
+    sources = {name: guard_input(tensor, INPUT_POISONS[poison]) for name, tensor in inputs.items()}
     before = {name: source.buffer.clone() for name, source in sources.items()}
-    with GuardedAllocations(poison) as memory:
+    with GuardedAllocations(OUTPUT_POISONS[poison]) as memory:
         outputs = operator({name: source.view for name, source in sources.items()})
     if any(tensor.is_cuda for tensor in inputs.values()):
         torch.cuda.synchronize()  # a launch error belongs to this call and to no later one
+    for name, output in outputs.items():
+        if type(output) is not torch.Tensor:  # a subclass decides for itself what comparing it means
+            raise ContractBroken(Reason.BYTES, f'{name}: {what}: expected a plain torch.Tensor, found '
+                                 f'{type(output).__name__}\nreproduce: {context.reproduce}')
     for name, source in sources.items():
         _check_untouched(log, what, name, source.buffer, before[name], context)
     check_guards(log, what, memory.arenas, context)
@@ -111,7 +119,7 @@ def run_rows_of_many(log: EvidenceLog, what: str, operator: Callable[[torch.Tens
 
 def _check_untouched(log, what, name, buffer, before, context) -> None:
     changed = int((buffer != before).sum())
-    log.add(Record('guard', f'{what}: input {name} and the NaN around it unchanged', buffer.numel(), changed))
+    log.add(Record('guard', f'{what}: input {name} and the poison around it unchanged', buffer.numel(), changed))
     if changed:
         raise ContractBroken(
             Reason.OUTSIDE_WRITE, f'{what} wrote into its input {name} or beside it: {changed} bytes changed\n'

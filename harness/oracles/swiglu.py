@@ -33,6 +33,34 @@ def judged_gates(gates: np.ndarray, storage: Format) -> np.ndarray:
     return np.isfinite(gates) & (gates > EXP_OVERFLOW_GATE) & normal
 
 
+def float32_error(gates: np.ndarray) -> np.ndarray:
+    """Largest error of silu evaluated in float32 as gate / (1 + exp(-gate)), float64 [gates].
+
+    In units of 2^-24 |silu|: 4 for a division of 2 ulp, 4 for exp of 2 ulp, and exp's argument, rounded once after the
+    multiplication by log2(e), moves exp by 2 |gate|, of which the sum 1 + exp(-gate) passes on the share 1 / (1 +
+    exp(gate)).
+    """
+    with np.errstate(over='ignore', invalid='ignore'):
+        return np.abs(silu(gates)) * 2.0**-24 * (8 + 2 * np.abs(gates) / (1 + np.exp(gates)))
+
+
+def wrong_silus(gate_bits: np.ndarray, silu_bits: np.ndarray, storage: Format) -> np.ndarray:
+    """Which observed values are no silu, for every bit pattern of a gate: bool.
+
+    Right is the float64 value, moved by at most the float32 error and rounded once; where exp(-gate) overflows -0 as
+    well; NaN for NaN and for -infinity, +infinity for +infinity.
+    """
+    gates = storage.decode(gate_bits)
+    truth = silu(gates)
+    error = np.where(np.isfinite(gates), float32_error(gates), 0.0)
+    with np.errstate(invalid='ignore'):
+        right = (silu_bits == storage.round(truth)) | (silu_bits == storage.round(truth - error)) | (
+            silu_bits == storage.round(truth + error))
+    right |= np.isfinite(gates) & (gates <= EXP_OVERFLOW_GATE) & (silu_bits == 0x8000)
+    missing = np.isnan(gates) | np.isneginf(gates)
+    return ~np.where(missing, storage.is_nan(silu_bits), right)
+
+
 def silu_steps(gate_bits: np.ndarray, silu_bits: np.ndarray, storage: Format) -> np.ndarray:
     """Steps between observed silu and the float64 value rounded to the format, for every gate."""
     return steps_apart(silu_bits, storage.round(silu(storage.decode(gate_bits))))

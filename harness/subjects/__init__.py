@@ -28,5 +28,8 @@ def load(name: str, lmdeploy_src: Path | None = None) -> Subject:
         return load_candidate(lmdeploy_src)
     if name.startswith('module:'):
         from harness.subjects.module import load_module
-        return load_module(Path(name.removeprefix('module:')))
+        stock = load_stock(lmdeploy_src)  # first, so that the reference is what lmdeploy is without the module
+        module = load_module(Path(name.removeprefix('module:')))
+        stock.require_pristine()
+        return module
     raise SubjectRefused(f"subject: expected 'stock', 'candidate' or 'module:PATH', found {name!r}")

@@ -44,13 +44,32 @@ class Stock:
 
     name = 'stock'
 
-    def __init__(self, provenance: Provenance, functions: dict, preparations: dict):
+    def __init__(self, provenance: Provenance, functions: dict, preparations: dict, modules: dict[str, ModuleType]):
         self.provenance = provenance
+        self._modules = modules
+        self._bindings = self._callables()
         self._functions = functions
         self._preparations = preparations
 
     def offers(self) -> frozenset[str]:
         return frozenset(self._functions)
+
+    def _callables(self) -> dict[tuple[str, str], object]:
+        return {(module.__name__, name): value for module in self._modules.values()
+                for name, value in vars(module).items() if callable(value)}
+
+    def require_pristine(self) -> None:
+        """Raise SubjectRefused if a function or kernel of lmdeploy was replaced since stock was loaded.
+
+        A plug-in does that to lmdeploy for a living, and would become the reference that it is compared with.
+        """
+        now = self._callables()
+        replaced = [f'{module}.{name}' for (module, name), value in self._bindings.items()
+                    if now.get((module, name)) is not value]
+        if replaced:
+            names = ', '.join(sorted(replaced)[:4])
+            raise SubjectRefused(f'stock: expected lmdeploy as it was imported, found {names} replaced; a subject must '
+                                 'leave the reference alone')
 
     def silu_and_mul(self, gate_up, out=None):
         return self._functions['silu_and_mul'](gate_up, out)
@@ -96,7 +115,7 @@ def _load(source: Path | None) -> Stock:
     provenance = Provenance('stock', str(root / 'lmdeploy'), _version(root), source_sha256(root, files))
     functions, preparations = ({key: _probe(modules, *wanted) for key, wanted in table.items()}
                                for table in (_OFFERED, _PREPARATIONS))
-    return Stock(provenance, functions, preparations)
+    return Stock(provenance, functions, preparations, modules)
 
 
 def _source_tree(path: Path) -> Path:

@@ -120,6 +120,38 @@ def test_values_for_the_oracles_keep_the_sign_of_nan(dtype, bits):
     assert np.signbit(found).tolist() == [[True, False]]
 
 
+@pytest.mark.parametrize('storage', [BF16, FP16], ids=lambda f: f.name)
+class TestSilu:
+
+    def test_float64_rounded_once_and_float32_are_right(self, storage):
+        gates = storage.decode(EVERY_BITS)
+        with np.errstate(over='ignore', invalid='ignore'):
+            narrow = gates.astype(np.float32)
+            in_float32 = narrow / (1 + np.exp(-narrow))
+        assert not swiglu.wrong_silus(EVERY_BITS, storage.round(in_float32.astype(np.float64)), storage).any()
+
+    @pytest.mark.parametrize('fault', ['toward_zero', 'biased', 'minus_five', 'subnormals_flushed', 'nan_lost', 'ends'])
+    def test_a_table_that_is_no_silu_is_noticed(self, storage, fault):
+        gates = storage.decode(EVERY_BITS)
+        with np.errstate(over='ignore', invalid='ignore'):
+            truth = gates / (1 + np.exp(-gates))
+        table = storage.round(truth)
+        if fault == 'toward_zero':
+            away = np.abs(storage.decode(table)) > np.abs(truth)
+            table = np.where(away, table - 1, table)
+        elif fault == 'biased':
+            table = storage.round(truth * (1 + 2.0**-storage.mantissa / 3))
+        elif fault == 'minus_five':
+            table = np.where(gates < -88.7, storage.round(np.array(-5.0)), table)
+        elif fault == 'subnormals_flushed':
+            table = np.where((table & 0x7FFF) < 1 << storage.mantissa, table & 0x8000, table)
+        elif fault == 'nan_lost':
+            table = np.where(storage.is_nan(table), np.uint16(0), table)
+        else:
+            table = np.where(np.isinf(gates), np.uint16(storage.infinity - 1), table)
+        assert swiglu.wrong_silus(EVERY_BITS, table.astype(np.uint16), storage).any()
+
+
 def test_steps_apart_crosses_zero_once():
     assert steps_apart(np.array([0x8000]), np.array([0]))[0] == 0
     assert steps_apart(np.array([0x8001]), np.array([1]))[0] == 2

@@ -253,3 +253,11 @@ def test_options_from_outside_do_not_narrow_the_session(project: SmallProject, m
     verdict = project.run()
     assert verdict.outcome is Outcome.PASS
     assert len(verdict.rows) == 6
+
+
+def test_a_worker_that_dies_before_its_first_test_and_is_replaced(project: SmallProject):
+    dying = 'import os\nif os.environ.get("PYTEST_XDIST_WORKER") == "gw0": os.abort()\nOPERATOR'
+    project.suite('alpha', OPERATOR=dying)
+    verdict = project.run(workers=2)
+    assert verdict.outcome is not Outcome.PASS
+    assert any('gw0' in problem.message for problem in verdict.problems)
