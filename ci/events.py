@@ -141,7 +141,8 @@ class RunLog:
 def parse(text: str) -> RunLog:
     """The events in `text`, one a line. A line cut short by a full disk or a kill is kept as unreadable."""
     events, unreadable = [], []
-    for line in text.splitlines():
+    # Not splitlines, which cuts at characters that stand inside a message.
+    for line in filter(None, text.split('\n')):
         try:
             events.append(_EVENT.validate_json(line))
         except ValidationError:

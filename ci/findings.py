@@ -74,5 +74,6 @@ def _crash_text(report: pytest.TestReport) -> str:
 
 
 def _cut(text: str) -> str:
-    """The end of a long text: the exception stands there."""
+    """The end of a long text, where the exception stands; what is no UTF-8 is escaped."""
+    text = text.encode('utf-8', 'backslashreplace').decode()
     return text if len(text) <= MESSAGE_LIMIT else f'[...]\n{text[-MESSAGE_LIMIT:]}'

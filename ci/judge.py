@@ -160,7 +160,7 @@ class _Docket:
         started, finished = self._started.get(nodeid, []), self._finished.get(nodeid, [])
         if not started and not finished:
             return Row(nodeid, subject, Outcome.UNJUDGED, Reason.MISSING, self._why_missing(nodeid, subject))
-        if len(started) > len(finished):
+        if len(started) > len(finished) or nodeid in self._lost:
             reason, message = self._why_unfinished(nodeid)
             return Row(nodeid, subject, reason.outcome, reason, message)
         attempts = [_attempt(event) for event in finished]

@@ -43,9 +43,15 @@ def load(root: Path, lane: Lane, subject: str) -> tuple[str, ...]:
     path = manifest_path(root, lane, subject)
     name = str(path.relative_to(root))
     try:
-        return parse(path.read_text(encoding='utf-8'), name)
+        text = path.read_text(encoding='utf-8')
     except FileNotFoundError:
         raise ManifestInvalid(f'{name}: no such manifest; `bitgate plan --write` makes it') from None
+    except (OSError, UnicodeError) as error:
+        raise ManifestInvalid(f'{name}: expected a text file, found {error}') from None
+    header = render(lane, subject, ()).split('\n')[0]
+    if not text.startswith(header):
+        raise ManifestInvalid(f'{name}: expected the first line {header!r}, found {text[:80].splitlines()[:1]}')
+    return parse(text, name)
 
 
 def difference(name: str, reviewed: str, collected: str) -> str:

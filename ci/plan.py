@@ -83,7 +83,9 @@ def _collect_lane(root: Path, lane: Lane, settings: Settings) -> list[Plan]:
 
 
 def _run(command: list[str], root: Path) -> tuple[int, str]:
-    environment = os.environ | {'PYTHONPATH': os.pathsep.join([str(root), str(Path(__file__).resolve().parents[1]),
+    # pytest's own variables could narrow the session from outside the command line
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith('PYTEST_')}
+    environment = inherited | {'PYTHONPATH': os.pathsep.join([str(root), str(Path(__file__).resolve().parents[1]),
                                                                os.environ.get('PYTHONPATH', '')])}
     try:
         done = subprocess.run(command, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

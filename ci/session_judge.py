@@ -82,7 +82,8 @@ class SessionJudge:
 
     def _owed(self, config: pytest.Config) -> Owed | None:
         """What the whole lane owes, if nothing narrowed this session down; None for a filtered one."""
-        whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        source = pytest.Config.ArgsSource
+        whole = config.args_source in (source.TESTPATHS, source.INVOCATION_DIR)
         if not whole or any(config.getoption(name, None) for name in _NARROWING_OPTIONS):
             return None
         return owed_by(config.rootpath, self._lane, self._settings.subject_names)

@@ -32,11 +32,11 @@ def compare_layout(log: EvidenceLog, what: str, name: str, actual: torch.Tensor,
                    expected_stride: tuple[int, ...] | None = None) -> None:
     """Shape, dtype and (where given) strides of an output. Raises ContractBroken(BYTES) on a difference.
 
-    The stride of a dimension with one element or none says nothing and is not compared.
+    The stride of a dimension with one element, or of an empty tensor, says nothing and is not compared.
     """
     found = [tuple(actual.shape), actual.dtype]
     wanted = [tuple(expected_shape), expected_dtype]
-    if expected_stride is not None and found[0] == wanted[0]:
+    if expected_stride is not None and found[0] == wanted[0] and actual.numel():
         counts = [size > 1 for size in expected_shape]
         found.append(tuple(step if count else None for step, count in zip(actual.stride(), counts, strict=True)))
         wanted.append(tuple(step if count else None for step, count in zip(expected_stride, counts, strict=True)))

@@ -39,13 +39,15 @@ def load_module(path: Path) -> ModuleSubject:
     path = path.resolve()
     if path.suffix != '.py' or not path.is_file():
         raise SubjectRefused(f'module: expected the path of a Python file, found {path}')
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    source = path.read_bytes()
+    digest = hashlib.sha256(source).hexdigest()
     name = f'bitgate_subject_{digest[:12]}'
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Triton looks a kernel's module up by its name
     try:
-        spec.loader.exec_module(module)
+        # The bytes that were hashed, never cached bytecode of earlier ones.
+        exec(compile(source, str(path), 'exec'), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise SubjectRefused(f'module: {path} does not import: {type(error).__name__}: {error}') from error

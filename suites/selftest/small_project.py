@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ci.events import RunLog, read
 from ci.judge import Verdict
+from ci.manifest import render
 from ci.preflight import Preflight
 from ci.runner import RunRequest, run
 from ci.settings import Settings, SubjectSpec
@@ -120,7 +121,7 @@ class SmallProject:
         for operator in ('alpha', 'beta'):
             project.suite(operator)
         for subject, cases in (('stock', STOCK_CASES), ('candidate', CANDIDATE_CASES), ('module', module_cases())):
-            project.write(f'ci/required/cpu-{subject}.txt', '# required\n' + ''.join(f'{case}\n' for case in cases))
+            project.write(f'ci/required/cpu-{subject}.txt', render(Lane.CPU, subject, cases))
         return project
 
     def write(self, name: str, text: str) -> Path:

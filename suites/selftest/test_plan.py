@@ -86,3 +86,11 @@ def test_an_absent_manifest_names_the_command_that_makes_it(tmp_path: Path):
 def test_what_is_rendered_can_be_parsed():
     nodeids = ('b.py::test[stock-1]', 'a.py::test[stock-1]')
     assert parse(render(Lane.CPU, 'stock', nodeids), 'x') == tuple(sorted(nodeids))
+
+
+def test_a_manifest_of_another_subject_is_refused(project: SmallProject):
+    plan(project, '--write')
+    required = project.root / 'ci/required'
+    (required / 'cpu-stock.txt').write_text((required / 'cpu-candidate.txt').read_text())
+    with pytest.raises(ManifestInvalid, match='expected the first line'):
+        load(project.root, Lane.CPU, 'stock')

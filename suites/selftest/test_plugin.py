@@ -139,7 +139,8 @@ def test_an_unknown_way_to_drop_tests_is_caught_by_the_manifest(project: SmallPr
 
 
 def test_an_unsorted_manifest_is_refused(project: SmallProject):
-    project.write('ci/required/cpu-stock.txt', '\n'.join(reversed(STOCK_CASES)))
+    project.write('ci/required/cpu-stock.txt', '# Cases that lane cpu owes for subject stock: one node id a line, '
+                  'sorted.\n' + '\n'.join(reversed(STOCK_CASES)))
     session = project.pytest()
     assert session.status == 3
     assert 'expected sorted lines' in session.output

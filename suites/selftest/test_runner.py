@@ -9,10 +9,11 @@ from junitparser import Error, Failure, JUnitXml
 from small_project import CANDIDATE_CASES, STOCK_CASES, SmallProject, case_id
 
 from ci.judge import Verdict
+from ci.manifest import render
 from ci.outdir import claimed
 from ci.settings import UsageFault
 from harness.evidence.verdicts import Outcome, Reason
-from harness.lanes.lane import LaneRequest
+from harness.lanes.lane import Lane, LaneRequest
 
 ONE, TWO = case_id('alpha', 'stock', 'one'), case_id('alpha', 'stock', 'two')
 KILL = 'import os, signal\nif case.id == "one":\n    os.kill({}, signal.SIGKILL)\n'
@@ -127,7 +128,7 @@ def test_the_controller_killed(project: SmallProject):
 
 
 def test_the_wrong_device(project: SmallProject):
-    project.write('ci/required/sm90-stock.txt', f'{ONE}\n')
+    project.write('ci/required/sm90-stock.txt', render(Lane.SM90, 'stock', [ONE]))
     verdict = project.run('stock', lane=None, asked=LaneRequest.SM90)
     assert (verdict.outcome, verdict.lane, verdict.exit_code) == (Outcome.UNJUDGED, 'sm90', 3)
     assert by_reason(verdict, Reason.WRONG_DEVICE) == {ONE}
@@ -261,3 +262,10 @@ def test_a_worker_that_dies_before_its_first_test_and_is_replaced(project: Small
     verdict = project.run(workers=2)
     assert verdict.outcome is not Outcome.PASS
     assert any('gw0' in problem.message for problem in verdict.problems)
+
+
+@pytest.mark.parametrize('suite', ['.', '..', '', 'selftest'])
+def test_a_suite_that_owes_nothing_is_a_usage_error(project: SmallProject, suite: str):
+    (project.root / 'suites/selftest').mkdir(exist_ok=True)
+    with pytest.raises(UsageFault, match='--suites: expected one of alpha, beta'):
+        project.run(suites=(suite,))
