@@ -163,8 +163,8 @@ def _probe(s: _Shapes, problem):
     """What an accumulator keeps beside 2^16: s = 2^(15 - r) for every r up to 28, by row and column.
 
     In the first K group 2^16, s and -2^16 fall into one step; what is left is s where a step keeps that bit. In the
-    second, which odd columns have alone, 2^16 and 2s are added to it, and -2^16 comes steps later: 3s has to outlast the
-    accumulator's output.
+    second, which odd columns have alone, 2^16 and 2s are added to it, and -2^16 comes steps later: 3s has to outlast
+    the accumulator's output.
     """
     rows, columns = np.arange(s.a[0]) % 15, np.arange(problem.n) % 15
     a, b = np.zeros(s.a), np.zeros(s.b)
