@@ -18,11 +18,15 @@ def contract(operator: str) -> ModuleType:
         refusals,
         route_blocks,
         silu_and_mul,
+        silu_and_mul_masked_post_quant_fwd,
+        silu_and_mul_moe_ep,
         silu_and_mul_quant,
         sorted_routes,
+        v4_swiglu_and_quant_fp8,
     )
     contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, sorted_routes, route_blocks,
-                 moe_reduce, fill_kv_cache, grouped_gemm, grouped_gemm_blocks)
+                 moe_reduce, fill_kv_cache, grouped_gemm, grouped_gemm_blocks,
+                 silu_and_mul_moe_ep, silu_and_mul_masked_post_quant_fwd, v4_swiglu_and_quant_fp8)
     return {module.OPERATOR: module for module in contracts}[operator]
 
 

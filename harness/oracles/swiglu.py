@@ -64,3 +64,21 @@ def wrong_silus(gate_bits: np.ndarray, silu_bits: np.ndarray, storage: Format) -
 def silu_steps(gate_bits: np.ndarray, silu_bits: np.ndarray, storage: Format) -> np.ndarray:
     """Steps between observed silu and the float64 value rounded to the format, for every gate."""
     return steps_apart(silu_bits, storage.round(silu(storage.decode(gate_bits))))
+
+
+def one_rounding(gates: np.ndarray, ups: np.ndarray, limit: float,
+                 storage: Format) -> tuple[np.ndarray, np.ndarray]:
+    """What silu(gate) * up can be in float32, rounded once: the values of least and largest magnitude, float32.
+
+    Args:
+        gates, ups: float64, finite. limit: gates are cut above it and ups at both ends, unless it is 0.
+    """
+    if limit > 0:
+        gates, ups = np.minimum(gates, limit), np.clip(ups, -limit, limit)
+    truth = silu(gates) * ups
+    size = np.abs(truth)
+    error = np.where(size == 0, 0, float32_error(gates) * np.abs(ups) + 2.0**-24 * size + 2.0**-150)
+    # Where exp(-gate) overflows, float32 has -0 for silu. No error turns a sign over.
+    smallest = np.where(gates <= EXP_OVERFLOW_GATE, 0, np.maximum(size - error, 0))
+    ends = [np.copysign(smallest, truth), np.copysign(size + error, truth)]
+    return tuple(storage.decode(storage.round(end)).astype(np.float32) for end in ends)

@@ -7,6 +7,9 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
+from harness.lanes import interpreter
+from harness.lanes.activation import active_lane
+from harness.lanes.lane import Lane
 from harness.subjects.protocol import OPERATORS, Provenance, SubjectRefused
 
 
@@ -51,6 +54,8 @@ def load_module(path: Path) -> ModuleSubject:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise SubjectRefused(f'module: {path} does not import: {type(error).__name__}: {error}') from error
+    if active_lane() is Lane.CPU:
+        interpreter.rebind_builtin_aliases(name)
     functions = {name: getattr(module, name) for name in OPERATORS if callable(getattr(module, name, None))}
     if not functions:
         raise SubjectRefused(f'module: expected a function named like one of {", ".join(OPERATORS)} in {path}, '

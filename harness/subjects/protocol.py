@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 
 OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals', 'sorted_routes',
-             'route_blocks', 'grouped_gemm', 'grouped_gemm_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8')
+             'route_blocks', 'grouped_gemm', 'grouped_gemm_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8',
+             'silu_and_mul_moe_ep', 'silu_and_mul_masked_post_quant_fwd', 'v4_swiglu_and_quant_fp8')
 
 
 class SubjectRefused(Exception):
@@ -136,3 +137,20 @@ class Subject(Protocol):
         max_q_seqlen; with max_q_seqlen 1 each has exactly one. Without values all three of theirs are None; where
         v_caches begins at k_caches' address and DV <= D, values are not written.
         """
+
+    def silu_and_mul_moe_ep(self, gate_up: torch.Tensor, mask: torch.Tensor,
+                            out: torch.Tensor | None = None) -> torch.Tensor:
+        """gate_up [E, M, 2N] and mask [E], int -> silu_and_mul of the first mask[e] rows of every expert, [E, M, N].
+
+        Rows that do not count are neither read nor written.
+        """
+
+    def silu_and_mul_masked_post_quant_fwd(self, gate_up: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor,
+                                           group_size: int, mask: torch.Tensor) -> None:
+        """quant_fp8(silu_and_mul(x)) of the rows that count, as above, into codes [E, M, N] and scales
+        [E, M, N / group_size]. What becomes of other rows is not promised."""
+
+    def v4_swiglu_and_quant_fp8(self, gate_up: torch.Tensor, swiglu_limit: float, group_size: int, dtype: torch.dtype,
+                                scale_fmt: str | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """gate_up [..., 2N] -> codes [..., N] and scales [..., N / group_size] of silu(gate) * up, rounded once, to the
+        input's dtype. A limit above 0 cuts gates above it and ups at both ends first."""

@@ -23,6 +23,11 @@ _GEMM_OPTIONS = ('bias', 'top_k', 'expert_offset', 'reindex_a', 'reindex_c', 'bl
 _OFFERED = {
     'silu_and_mul': ('activation', 'silu_and_mul', ('gate_up', 'out')),
     'quant_fp8': ('blocked_gemm_fp8', 'quant_fp8', ('A', 'group_size', 'dtype', 'trans_scale', 'scale_fmt')),
+    'silu_and_mul_moe_ep': ('activation', 'silu_and_mul_moe_ep', ('gate_up', 'mask_m', 'out')),
+    'silu_and_mul_masked_post_quant_fwd': ('activation', 'silu_and_mul_masked_post_quant_fwd',
+                                           ('input', 'output', 'output_scale', 'quant_group_size', 'masked_m')),
+    'v4_swiglu_and_quant_fp8': ('moe.v4_swiglu_quant', 'v4_swiglu_and_quant_fp8',
+                                ('gate_up', 'swiglu_limit', 'group_size', 'dtype', 'scale_fmt')),
     'sorted_routes': ('moe.fused_moe', '_get_sorted_idx', _ROUTES),
     'route_blocks': ('moe.fused_moe', '_get_sorted_idx_blocks', (*_ROUTES, *_SLICE, 'block_m')),
     'grouped_gemm': ('moe.blocked_fp8', 'fused_moe_blocked_fp8_kernel_launcher',
@@ -43,7 +48,8 @@ _PREPARATIONS = {
     ('route_blocks', 'parallel'): ('moe.fused_moe', '_get_sorted_idx_blocks_parallel', (*_ROUTES, *_SLICE, 'block_m')),
     ('route_blocks', 'single_cta'): ('moe.fused_moe', '_get_sorted_idx_blocks_single_cta', (*_ROUTES, 'block_m')),
 }
-_MODULES = ('utils', 'activation', 'blocked_gemm_fp8', 'moe.fused_moe', 'moe.blocked_fp8', 'fill_kv_cache')
+_MODULES = ('utils', 'activation', 'blocked_gemm_fp8', 'moe.fused_moe', 'moe.blocked_fp8', 'moe.v4_swiglu_quant',
+            'fill_kv_cache')
 
 
 class Stock:
@@ -93,6 +99,15 @@ class Stock:
 
     def _prepared(self, operator: str, preparation: str | None):
         return self._functions[operator] if preparation is None else self._preparations[operator, preparation]
+
+    def silu_and_mul_moe_ep(self, gate_up, mask, out=None):
+        return self._functions['silu_and_mul_moe_ep'](gate_up, mask, out)
+
+    def silu_and_mul_masked_post_quant_fwd(self, gate_up, codes, scales, group_size, mask):
+        self._functions['silu_and_mul_masked_post_quant_fwd'](gate_up, codes, scales, group_size, mask)
+
+    def v4_swiglu_and_quant_fp8(self, gate_up, swiglu_limit, group_size, dtype, scale_fmt):
+        return self._functions['v4_swiglu_and_quant_fp8'](gate_up, swiglu_limit, group_size, dtype, scale_fmt)
 
     def grouped_gemm(self, *tensors, **options):
         self._functions['grouped_gemm'](*tensors, **options)
