@@ -64,6 +64,9 @@ STOCK_DEVIATIONS = (
     Deviation('F25', 'route_blocks', '-slice_past_the_end', ContractBroken,
               'the counts behind the last expert are read, and whatever stands there is cut into blocks',
               "expected a refusal that names 'expert_offset', found a result"),
+    Deviation('F40', 'grouped_gemm', '-more_rows_than_tokens', ContractBroken,
+              'the grid has room for next_power_of_2(max(64, tokens)) rows an expert, and tokens that name an expert '
+              'several times give it more: the rest are not computed', 'rows 64 to 79 of 80, up to the end'),
     Deviation('F20', 'fill_kv_cache_blocked_fp8', '-off_group', ContractBroken,
               'lanes past the head dimension load the head\'s first elements again, and these take part in the maximum '
               'of a last group that is not whole', 'owned slots against the oracle, the others unchanged'),

@@ -161,7 +161,8 @@ def _repair_elementwise(stock) -> None:
     def dot(self, a, b, accumulator, input_precision, max_num_imprecise_acc):
         if not _is_float(a.dtype):
             return stock_dot(self, a, b, accumulator, input_precision, max_num_imprecise_acc)
-        product = np.matmul(decode(a.data, name_of(a)), decode(b.data, name_of(b)))
+        # Rounded once: float32 sums are BLAS's business, and differ between processors.
+        product = np.matmul(*(decode(operand.data, name_of(operand)).astype(np.float64) for operand in (a, b)))
         return handle(arithmetic.binary(encode(product, name_of(accumulator)), accumulator.data, name_of(accumulator),
                                         np.add), accumulator.dtype.scalar)
 

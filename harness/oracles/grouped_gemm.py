@@ -38,8 +38,9 @@ def scale_products(a_scale: torch.Tensor, b_scale: torch.Tensor, columns: int) -
     return a_scale[:, None, :] * by_column[None, :, :]
 
 
-def exact(a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale: torch.Tensor) -> torch.Tensor:
-    """c float64 [m, N].
+def exact(a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale: torch.Tensor,
+          bias: torch.Tensor | None = None) -> torch.Tensor:
+    """c float64 [m, N], with bias [N] added where there is one.
 
     Args:
         a [m, K], b [N, K]: float64 values of the codes. a_scale [m, G], b_scale [N / group_n, G]: float64, G divides K.
@@ -49,11 +50,12 @@ def exact(a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale: torc
     for g in range(a_scale.size(1)):
         part = slice(g * group, (g + 1) * group)
         total += sigma[:, :, g] * (a[:, part] @ b[:, part].T)
-    return total
+    return total if bias is None else total + bias
 
 
 def error_bound(a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale: torch.Tensor,
-                instruction: Instruction, out: str, smallest: int = -6) -> torch.Tensor:
+                instruction: Instruction, out: str, smallest: int = -6,
+                bias: torch.Tensor | None = None) -> torch.Tensor:
     """How far a right kernel's c may lie from `exact`, float64 [m, N]; the first four arguments as there.
 
     With C_t the exact sum of the first t steps of products and P_t that of its own group's, the error E grows by
@@ -65,8 +67,8 @@ def error_bound(a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale
         r * 2^-24 (|C| + E)             once a group: the accumulator goes over to the next group's scale
         (max(sigma_g, 1e-12) - sigma_g) |P|             but for the first group: the kernels' floor
 
-    and at the end by the output dtype's rounding. P beside C covers a kernel that gives each group an accumulator of
-    its own as well as one that rescales a running one.
+    and at the end by the addition of the bias (2^-24) and the output dtype's rounding. P beside C covers a kernel that
+    gives each group an accumulator of its own as well as one that rescales a running one.
 
     Args:
         instruction: what adds the products. out: 'bf16', 'fp16' or 'fp32'.
@@ -94,6 +96,9 @@ def error_bound(a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale
         own = scale * partial.abs()
         error = error + 3 * UNIT * own + instruction.scale_roundings * UNIT * (total.abs() + error)
         error = error + (unit - scale) * partial.abs()
+    if bias is not None:
+        total = total + bias
+        error = error + UNIT * (total.abs() + error)
     relative, half_smallest = OUTPUT_ROUNDING[out]
     return error + relative * (total.abs() + error) + half_smallest
 
@@ -116,6 +121,14 @@ def emulate(a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale: to
     accumulator = a.new_zeros(a.size(0), b.size(0))
     for g in range(a_scale.size(1)):
         columns = slice(g * group, (g + 1) * group)
-        accumulator = dot(a[:, columns], b[:, columns], accumulator / sigma[:, :, g], instruction, smallest)
+        accumulator = accumulator / sigma[:, :, g]
+        if instruction.step is None:
+            accumulator = _float32(_float32(a[:, columns] @ b[:, columns].T) + accumulator)
+        else:
+            accumulator = dot(a[:, columns], b[:, columns], accumulator, instruction, smallest)
         accumulator = accumulator * sigma[:, :, g]
     return accumulator
+
+
+def _float32(values: torch.Tensor) -> torch.Tensor:
+    return values.to(torch.float32).to(torch.float64)

@@ -29,6 +29,7 @@ class Instruction:
         output_bits: Fo. A step's result is off by less than 2^-Fo of itself.
         scale_roundings: roundings that changing to the next group's scale can take, in units of 2^-24: a multiplication
             1, a division 1 where it is correctly rounded and 4 for `div.full.f32`.
+        predicted: whether `dot` gives this instruction's bits. For mma.sync it gives the error's size only.
     """
 
     name: str
@@ -36,13 +37,14 @@ class Instruction:
     alignment_bits: int | None
     output_bits: int
     scale_roundings: int
+    predicted: bool
 
 
 # FP8 operands as they are; FP8 operands widened to fp16; the repaired interpreter, which rounds a dot once to float32
 # and adds it to the accumulator.
-WGMMA = Instruction('wgmma', 32, 13, 13, 5)
-MMA = Instruction('mma.sync', 16, 25, 23, 5)
-FLOAT32 = Instruction('float32', None, None, 24, 2)
+WGMMA = Instruction('wgmma', 32, 13, 13, 5, True)
+MMA = Instruction('mma.sync', 16, 25, 23, 5, False)
+FLOAT32 = Instruction('float32', None, None, 24, 2, True)
 
 
 def power_of_two(exponent: torch.Tensor) -> torch.Tensor:

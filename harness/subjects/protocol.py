@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals', 'sorted_routes',
-             'route_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8')
+             'route_blocks', 'grouped_gemm', 'grouped_gemm_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8')
 
 
 class SubjectRefused(Exception):
@@ -94,6 +94,27 @@ class Subject(Protocol):
         """sorted_routes of all experts, then block_end [local_experts], block_expert_ids and block_offsets
         [room for blocks], all int32: the routes of experts [expert_offset, expert_offset + local_experts) in blocks of
         block_m. A preparation of 'single_cta' is asked of all experts only."""
+
+    def grouped_gemm(self, a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale: torch.Tensor,
+                     out: torch.Tensor, sorted_idx: torch.Tensor, exp_start: torch.Tensor, exp_end: torch.Tensor,
+                     bias: torch.Tensor | None, top_k: int, num_tokens: int, expert_offset: int, reindex_a: bool,
+                     reindex_c: bool, block_m: int, block_n: int) -> None:
+        """For every local expert e and position p of its range of sorted_idx: out[row] = a[source] @ b[e].T + bias[e].
+
+        a [rows, K] and b [local experts, N, K] are FP8 codes of one dtype, a_scale [rows, G] and b_scale
+        [local experts, N / group_n, G] float32; out [routes, N] is float32, bf16 or fp16, bias [local experts, N].
+        Metadata is that of `sorted_routes`. source is sorted_idx[p] // top_k if reindex_a, else p; row is sorted_idx[p]
+        if reindex_c, else p. Products are summed in float32 or what the matrix instruction has, rounded once to out.
+        block_m and block_n are the tile that is asked for. Rows of other experts are left alone.
+        """
+
+    def grouped_gemm_blocks(self, a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale: torch.Tensor,
+                            out: torch.Tensor, sorted_idx: torch.Tensor, exp_end: torch.Tensor,
+                            block_end: torch.Tensor, block_expert_ids: torch.Tensor, block_offsets: torch.Tensor,
+                            bias: torch.Tensor | None, top_k: int, expert_offset: int, reindex_a: bool,
+                            reindex_c: bool, block_m: int, block_n: int, transpose_mma: bool) -> None:
+        """`grouped_gemm` from the metadata of `route_blocks`, block_m being that of the blocks. transpose_mma asks for
+        b times a, turned over at the end."""
 
     def moe_reduce(self, hidden_states: torch.Tensor, topk_weights: torch.Tensor, fp32_acc: bool) -> torch.Tensor:
         """hidden_states [M, K, N] (bf16, fp16 or float32) and weights [M, K] -> sum over K of state * weight, [M, N].

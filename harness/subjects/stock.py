@@ -17,12 +17,19 @@ from harness.subjects.provenance import source_sha256
 KERNELS = 'lmdeploy.pytorch.kernels.cuda'
 _ROUTES = ('topk_ids', 'num_experts')
 _SLICE = ('local_num_experts', 'expert_offset')
+_GEMM = ('A', 'A_scale', 'B', 'B_scale', 'C', 'sorted_idx')
+_GEMM_OPTIONS = ('bias', 'top_k', 'expert_offset', 'reindex_a', 'reindex_c', 'block_m', 'block_n')
 # Operator -> (module below KERNELS, function, parameters that this adapter passes).
 _OFFERED = {
     'silu_and_mul': ('activation', 'silu_and_mul', ('gate_up', 'out')),
     'quant_fp8': ('blocked_gemm_fp8', 'quant_fp8', ('A', 'group_size', 'dtype', 'trans_scale', 'scale_fmt')),
     'sorted_routes': ('moe.fused_moe', '_get_sorted_idx', _ROUTES),
     'route_blocks': ('moe.fused_moe', '_get_sorted_idx_blocks', (*_ROUTES, *_SLICE, 'block_m')),
+    'grouped_gemm': ('moe.blocked_fp8', 'fused_moe_blocked_fp8_kernel_launcher',
+                     (*_GEMM, 'exp_start', 'exp_end', *_GEMM_OPTIONS, 'num_tokens')),
+    'grouped_gemm_blocks': ('moe.blocked_fp8', 'fused_moe_blocked_fp8_compact_kernel_launcher',
+                            (*_GEMM, 'exp_end', 'block_end', 'block_expert_ids', 'block_offsets', *_GEMM_OPTIONS,
+                             'transpose_mma')),
     'moe_reduce': ('moe.fused_moe', 'moe_reduce', ('hidden_states', 'topk_weights', 'fp32_acc')),
     'fill_kv_cache_blocked_fp8': ('fill_kv_cache', 'fill_kv_cache_blocked_fp8',
                                   ('k_states', 'v_states', 'k_caches', 'v_caches', 'ks_caches', 'vs_caches',
@@ -36,7 +43,7 @@ _PREPARATIONS = {
     ('route_blocks', 'parallel'): ('moe.fused_moe', '_get_sorted_idx_blocks_parallel', (*_ROUTES, *_SLICE, 'block_m')),
     ('route_blocks', 'single_cta'): ('moe.fused_moe', '_get_sorted_idx_blocks_single_cta', (*_ROUTES, 'block_m')),
 }
-_MODULES = ('utils', 'activation', 'blocked_gemm_fp8', 'moe.fused_moe', 'fill_kv_cache')
+_MODULES = ('utils', 'activation', 'blocked_gemm_fp8', 'moe.fused_moe', 'moe.blocked_fp8', 'fill_kv_cache')
 
 
 class Stock:
@@ -86,6 +93,12 @@ class Stock:
 
     def _prepared(self, operator: str, preparation: str | None):
         return self._functions[operator] if preparation is None else self._preparations[operator, preparation]
+
+    def grouped_gemm(self, *tensors, **options):
+        self._functions['grouped_gemm'](*tensors, **options)
+
+    def grouped_gemm_blocks(self, *tensors, **options):
+        self._functions['grouped_gemm_blocks'](*tensors, **options)
 
     def moe_reduce(self, hidden_states, topk_weights, fp32_acc):
         return self._functions['moe_reduce'](hidden_states, topk_weights, fp32_acc=fp32_acc)

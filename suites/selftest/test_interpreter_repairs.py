@@ -89,6 +89,19 @@ def test_dot_multiplies_numbers_not_bit_patterns(probes, dtype):
     assert torch.equal(out, a @ b)
 
 
+def test_dot_rounds_once(probes):
+    """A sum in float32 would lose the small products, in an order that is the processor's."""
+    large = torch.tensor([256.0, 2.0**-5, 2.0**-5, 2.0**-5, -256.0] + [2.0**-6] * (N - 5))
+    a, b = large.repeat(N, 1), torch.full((N, N), 128.0)
+    out = torch.zeros(N, N)
+    probes.product[(1, )](a.to(torch.float8_e5m2), b.to(torch.float8_e5m2), out, N=N)
+    assert torch.equal(out, (a.double() @ b.double()).float())
+    tiny = torch.zeros(N, N)
+    tiny[:, 0], tiny[:, 1], tiny[:, 2] = 57344.0, 2.0**-14, -57344.0
+    probes.product[(1, )](tiny.to(torch.float8_e5m2), torch.ones(N, N).to(torch.float8_e5m2), out, N=N)
+    assert torch.equal(out, torch.full((N, N), 2.0**-14))
+
+
 def test_a_clamp_to_symmetric_arguments_is_no_constant_pattern(probes):
     """Bounds known at run time are a maximum and a minimum: a NaN becomes the lower bound, whatever its sign."""
     values = torch.tensor([math.nan, -math.nan, 5.0, -5.0] * 4)

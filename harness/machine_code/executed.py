@@ -1,0 +1,34 @@
+"""Which matrix instruction a call ran: read from the machine code of the kernels that it launched."""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from triton.runtime.jit import JITFunction
+
+# As ptx names them, from 'wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3' and 'mma.sync.aligned.m16n8k16...'.
+_MATRIX_INSTRUCTION = re.compile(r'\b(wgmma\.mma_async|mma\.sync)\S*')
+
+
+@contextmanager
+def matrix_instructions() -> Iterator[set[str]]:
+    """While active, collects the matrix instructions, as ptx writes them, of every Triton kernel that is launched.
+
+    Launches run as ever. On the cpu lane kernels are interpreted, and the set stays empty.
+    """
+    found: set[str] = set()
+    original = JITFunction.run
+
+    def run(self, *args, **kwargs):
+        compiled = original(self, *args, **kwargs)
+        asm = getattr(compiled, 'asm', None)
+        if asm is not None:
+            found.update(match.group(0).rstrip(';') for match in _MATRIX_INSTRUCTION.finditer(asm['ptx']))
+        return compiled
+
+    JITFunction.run = run
+    try:
+        yield found
+    finally:
+        JITFunction.run = original
