@@ -10,6 +10,7 @@ def contract(operator: str) -> ModuleType:
     """The contract of an operator: OPERATOR, CASES and judge(case, subject, setting, log). KeyError if unknown."""
     from harness.contracts import (
         activate_and_quant,
+        call_signatures,
         fill_kv_cache,
         grouped_gemm,
         grouped_gemm_blocks,
@@ -22,7 +23,7 @@ def contract(operator: str) -> ModuleType:
         sorted_routes,
     )
     contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, sorted_routes, route_blocks,
-                 moe_reduce, fill_kv_cache, grouped_gemm, grouped_gemm_blocks)
+                 moe_reduce, fill_kv_cache, grouped_gemm, grouped_gemm_blocks, call_signatures)
     return {module.OPERATOR: module for module in contracts}[operator]
 
 

@@ -3,12 +3,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
 OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals', 'sorted_routes',
-             'route_blocks', 'grouped_gemm', 'grouped_gemm_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8')
+             'route_blocks', 'grouped_gemm', 'grouped_gemm_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8',
+             'call_signatures')
 
 
 class SubjectRefused(Exception):
@@ -136,3 +138,6 @@ class Subject(Protocol):
         max_q_seqlen; with max_q_seqlen 1 each has exactly one. Without values all three of theirs are None; where
         v_caches begins at k_caches' address and DV <= D, values are not written.
         """
+
+    def call_signatures(self) -> Path:
+        """The folder that holds the package lmdeploy, whose source is judged without being imported."""
