@@ -36,7 +36,7 @@ def bits_of(built) -> list[np.ndarray]:
 
 def test_inputs_rebuild_to_the_same_bits():
     for case in [case for case in EVERY_CASE if 'cpu' in case.lanes][::17]:
-        if case.operator == 'refusals':
+        if case.operator in ('refusals', 'call_signatures'):    # calls and folders, no tensors alone
             continue
         first, again = bits_of(case.build(CPU)), bits_of(case.build(CPU))
         assert first
