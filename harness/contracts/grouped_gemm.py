@@ -16,7 +16,7 @@ import torch
 
 from harness.contracts import grouped_gemm_judging as judging
 from harness.contracts.case import Case
-from harness.contracts.grouped_gemm_cases import MORE_ROWS, OFF_BLOCK, ONE_HOT, make_cases
+from harness.contracts.grouped_gemm_cases import MORE_ROWS, OFF_BLOCK, make_cases
 from harness.contracts.grouped_gemm_problem import Built, Tile
 from harness.contracts.setting import Setting
 from harness.evidence.log import EvidenceLog
@@ -26,7 +26,7 @@ from harness.subjects.protocol import Subject
 OPERATOR = 'grouped_gemm'
 TILES = (Tile(16), Tile(32), Tile(64), Tile(128))
 CASES = make_cases(OPERATOR, TILES, (Tile(16), Tile(64)), [
-    (Tile(32), ONE_HOT), (Tile(128), ONE_HOT), (Tile(16), OFF_BLOCK), (Tile(64), OFF_BLOCK | MORE_ROWS)])
+    (Tile(16), OFF_BLOCK), (Tile(64), OFF_BLOCK | MORE_ROWS)])
 
 
 def call(subject: Subject, tensors: Tensors, built: Built, out: torch.Tensor) -> None:

@@ -1,8 +1,8 @@
 """The numbers of a grouped GEMM's problems. Every pattern: (problem, (M, top_k), sorted routes) -> named numpy arrays.
 
 a uint8 [rows, K], a_scale float32 [rows, G], b uint8 [local experts, N, K], b_scale float32
-[local experts, N / group_n, G], bias float64 [local experts, N]. Rows that no local expert uses, and experts without routes, are NaN. The same on
-every machine.
+[local experts, N / group_n, G], bias float64 [local experts, N]. Rows that no local expert uses, and experts without
+routes, are NaN. The same on every machine.
 """
 from __future__ import annotations
 

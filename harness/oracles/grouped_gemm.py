@@ -67,8 +67,9 @@ def error_bound(a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale
         r * 2^-24 (|C| + E)             once a group: the accumulator goes over to the next group's scale
         (max(sigma_g, 1e-12) - sigma_g) |P|             but for the first group: the kernels' floor
 
-    and at the end by the addition of the bias (2^-24) and the output dtype's rounding. P beside C covers a kernel that
-    gives each group an accumulator of its own as well as one that rescales a running one.
+    (sigma_g elsewhere being what the kernel takes), and at the end by the addition of the bias (2^-24) and the output
+    dtype's rounding. P beside C covers a kernel that gives each group an accumulator of its own as well as one that
+    rescales a running one.
 
     Args:
         instruction: what adds the products. out: 'bf16', 'fp16' or 'fp32'.
@@ -86,14 +87,14 @@ def error_bound(a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale
         for first in range(g * group, (g + 1) * group, step):
             columns = slice(first, first + step)
             if instruction.alignment_bits is not None:
-                reached = torch.maximum(total.abs(), scale * partial.abs()) + error
+                reached = torch.maximum(total.abs(), unit * partial.abs()) + error
                 error = error + unit * _cut(a[:, columns], b[:, columns], reached / unit.clamp(min=2.0**-500),
                                             instruction.alignment_bits, smallest)
             products = a[:, columns] @ b[:, columns].T
             partial, total = partial + products, total + signed * products
-            reached = torch.maximum(total.abs(), scale * partial.abs()) + error
+            reached = torch.maximum(total.abs(), unit * partial.abs()) + error
             error = error + 2.0**-instruction.output_bits * reached
-        own = scale * partial.abs()
+        own = unit * partial.abs()
         error = error + 3 * UNIT * own + instruction.scale_roundings * UNIT * (total.abs() + error)
         error = error + (unit - scale) * partial.abs()
     if bias is not None:
