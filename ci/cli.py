@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from ci.change import check_change
 from ci.court import HarnessCourt
 from ci.doctor import examine
 from ci.doctor import text as doctor_text
@@ -102,6 +103,7 @@ def doctor(lane: LaneOption = None, subject: SubjectOption = None, lmdeploy_src:
 
 
 app.command()(exhaust)
+app.command()(check_change)
 
 
 def _settings(lane: str | None, subject: list[str] | None, lmdeploy_src: str | None,
