@@ -81,6 +81,8 @@ def _run(request: RunRequest, say: Callable[[str], None], found: Preflight) -> V
                                len(owed.required), say)
     log = read(request.out / RESULTS)
     environment = as_loaded(found.environment, found.lane, _loaded_lmdeploy(log))
+    if settings.upstream:
+        environment = {**environment, 'upstream_tests': str(settings.upstream)}
     verdict = judge(owed, log, interruption, environment)
     _write(request.out, verdict, settings)
     _tell(verdict, settings, request.out, time.monotonic() - started, say)
@@ -139,7 +141,8 @@ def _arguments(request: RunRequest, settings: Settings, workers: int) -> list[st
 
 def _write_plan(request: RunRequest, owed: Owed) -> None:
     plan = {'tool': TOOL, 'schema_version': SCHEMA_VERSION, 'lane': owed.lane, 'subjects': owed.subjects,
-            'suites': request.suites, 'required': sorted(owed.required)}
+            'upstream': str(request.settings.upstream or ''), 'suites': request.suites,
+            'required': sorted(owed.required)}
     write_whole(request.out / PLAN, json.dumps(plan, indent=1) + '\n')
 
 

@@ -125,7 +125,9 @@ def test_one_run_one_log_one_verdict(place: Place):
     assert (verdict.outcome, verdict.problems, verdict.partial) == (Outcome.PASS, (), None), told
     assert told[-1] == 'PASS[sm90]: judged on this GPU (9 cases, stock and upstream)'
     assert {row.nodeid for row in verdict.rows if row.subject == 'upstream'} == {ONE, TWO, INSIDE}
-    assert set(json.loads((place.project.root / 'out/plan.json').read_text())['required']) >= {ONE, TWO, INSIDE}
+    plan = json.loads((place.project.root / 'out/plan.json').read_text())
+    assert (set(plan['required']) >= {ONE, TWO, INSIDE}, plan['upstream']) == (True, str(place.checkout))
+    assert verdict.environment['upstream_tests'] == str(place.checkout)
 
 
 def test_a_pass_says_which_lmdeploy_was_tried_by_which_file(place: Place):
