@@ -67,6 +67,10 @@ STOCK_DEVIATIONS = (
     Deviation('F40', 'grouped_gemm', '-more_rows_than_tokens', ContractBroken,
               'the grid has room for next_power_of_2(max(64, tokens)) rows an expert, and tokens that name an expert '
               'several times give it more: the rest are not computed', 'rows 64 to 79 of 80, up to the end'),
+    *(Deviation('F44', operator, '-far_rows', ContractBroken,
+                'a row is multiplied with its stride in 32 bits: past 2^31 elements it is written 2^32 elements before '
+                'its place', 'elements were written outside the row that has a route')
+      for operator in ('grouped_gemm', 'grouped_gemm_blocks')),
     Deviation('F20', 'fill_kv_cache_blocked_fp8', '-off_group', ContractBroken,
               'lanes past the head dimension load the head\'s first elements again, and these take part in the maximum '
               'of a last group that is not whole', 'owned slots against the oracle, the others unchanged'),

@@ -3,8 +3,9 @@
 For expert e of [expert_offset, expert_offset + local experts) and each of its routes, out[row] = a[source] @ b[e].T
 with a scale per row and K group and per column group and K group, plus bias[e]; see harness/oracles/grouped_gemm.py.
 
-Promise (bytes): where every partial sum is exact, every bit of the rounded sum; where scales are powers of two and the
-instruction's arithmetic is known to the bit (wgmma, and the interpreter's), every bit of a running accumulator's sum.
+Promise (bytes): where every partial sum is exact, every bit of the rounded sum; where scales are powers of two, every
+bit of a running accumulator's sum, as the matrix instruction that was found in the machine code adds it (wgmma,
+mma.sync, or the interpreter).
 Another order or accumulator within the bound has MOVED.
 Promise (bound): everywhere else, and there too, the bound of the matrix instruction that was found in the machine code.
 Rows of experts that are not here keep every bit, and nothing is read from an expert without routes.

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from harness.contracts.case import BOTH_LANES, SM90_ONLY, Case
+from harness.contracts.grouped_gemm_far_rows import far_rows_case
 from harness.contracts.grouped_gemm_problem import Problem, Tile
 from harness.contracts.routing_cases import constant, counted, distinct, repeated
 
@@ -83,15 +84,14 @@ MORE_ROWS = {'more_rows_than_tokens': (
     'tokens makes room for', Problem(constant(20, 4, 2), 8, 'down', 'exact'))}
 # 1,030 experts of 2^21 weights: those of the last begin past 2^31 elements.
 FAR = {'far_weights': ('weights past 2^31 elements, a token on the last expert',
-                       Problem(lambda: counted([1] + 1028 * [0] + [2])(), 1030, 'gate_up', 'bits_ordinary', k=1024,
+                       Problem(counted([1] + 1028 * [0] + [2]), 1030, 'gate_up', 'bits_ordinary', k=1024,
                                n=2048))}
 LARGE = {
-    'decode_shape': ('the gate of a real layer, K = 7168', Problem(distinct(4, 8, 16), 16, 'gate_up', 'bits_ordinary',
-                                                                   k=7168, n=512)),
-    'decode_shape-coherent': ('the same, terms of one sign', Problem(distinct(4, 8, 16), 16, 'gate_up', 'coherent',
-                                                                     k=7168, n=512)),
-    'prefill_shape': ('many rows an expert, K = 2048', Problem(distinct(256, 8, 16), 16, 'down', 'bits_ordinary',
-                                                               k=2048, n=512)),
+    'long_k': ('the gate of a real layer, K = 7168', Problem(distinct(4, 2, 3), 3, 'gate_up', 'bits_ordinary',
+                                                             k=7168, n=128)),
+    'long_k-coherent': ('the same, terms of one sign', Problem(distinct(4, 2, 3), 3, 'gate_up', 'coherent',
+                                                               k=7168, n=128)),
+    'prefill': ('several blocks an expert', Problem(distinct(200, 4, 4), 4, 'down', 'bits_ordinary', k=256, n=128)),
 }
 
 
@@ -111,9 +111,10 @@ def make_cases(operator: str, tiles: Sequence[Tile], geometries: Sequence[Tile],
     cases += [_case(operator, tile, *named) for tile, problems in further for named in problems.items()]
     cases += [_case(operator, tile, *named, BOTH_LANES if tile == tiles[-1] else SM90_ONLY)
               for tile in tiles for named in ONE_HOT.items()]
-    cases += [_case(operator, tile, *named, SM90_ONLY) for tile in tiles for named in LARGE.items()]
-    cases += [_case(operator, tile, *named, SM90_ONLY, replay=False, memory_gib=16)
-              for tile in geometries for named in FAR.items()]
+    cases += [_case(operator, tile, *named, SM90_ONLY) for tile in geometries for named in LARGE.items()]
+    cases += [_case(operator, geometries[-1], *named, SM90_ONLY, replay=False, memory_gib=16)
+              for named in FAR.items()]
+    cases.append(far_rows_case(operator, geometries[-1]))
     return tuple(cases)
 
 

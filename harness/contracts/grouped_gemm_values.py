@@ -160,16 +160,18 @@ def _every_code(s: _Shapes, problem):
 
 
 def _probe(s: _Shapes, problem):
-    """What an accumulator keeps beside 2^16: 2^(16 - r) for every r up to 28, in row and column.
+    """What an accumulator keeps beside 2^16: s = 2^(15 - r) for every r up to 28, by row and column.
 
-    In the first K group 2^16, the small product and -2^16 fall into one step; what is left is the small product where a
-    step keeps that bit. In the second -2^16 comes steps later, so that the bit has to outlast the accumulator's output.
+    In the first K group 2^16, s and -2^16 fall into one step; what is left is s where a step keeps that bit. In the
+    second, which odd columns have alone, 2^16 and 2s are added to it, and -2^16 comes steps later: 3s has to outlast
+    the accumulator's output.
     """
     rows, columns = np.arange(s.a[0]) % 15, np.arange(problem.n) % 15
     a, b = np.zeros(s.a), np.zeros(s.b)
-    for first, last in ((0, 4), (problem.group_k, problem.group_k + 64)):
-        a[:, first], a[:, first + 1], a[:, last] = 256.0, np.ldexp(256.0, -rows), 256.0
+    for first, last, small in ((0, 4, 128.0), (problem.group_k, problem.group_k + 64, 256.0)):
+        a[:, first], a[:, first + 1], a[:, last] = 256.0, np.ldexp(small, -rows), 256.0
         b[:, :, first], b[:, :, first + 1], b[:, :, last] = 256.0, np.ldexp(256.0, -columns), -256.0
+    b[:, ::2, problem.group_k:] = 0
     return a, np.ones(s.a_scale), b, np.ones(s.b_scale)
 
 

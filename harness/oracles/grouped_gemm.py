@@ -77,6 +77,7 @@ def error_bound(a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale
     """
     group = a.size(1) // a_scale.size(1)
     step = instruction.step or group
+    a, b = instruction.in_order(a), instruction.in_order(b)
     sigma = scale_products(a_scale, b_scale, b.size(0)).abs()
     total = a.new_zeros(a.size(0), b.size(0))
     error = torch.zeros_like(total)

@@ -29,7 +29,7 @@ class Instruction:
         output_bits: Fo. A step's result is off by less than 2^-Fo of itself.
         scale_roundings: roundings that changing to the next group's scale can take, in units of 2^-24: a multiplication
             1, a division 1 where it is correctly rounded and 4 for `div.full.f32`.
-        predicted: whether `dot` gives this instruction's bits. For mma.sync it gives the error's size only.
+        order: in which order 32 neighbours along K meet the instruction; None: as they stand.
     """
 
     name: str
@@ -37,14 +37,24 @@ class Instruction:
     alignment_bits: int | None
     output_bits: int
     scale_roundings: int
-    predicted: bool
+    order: tuple[int, ...] | None = None
 
+    def in_order(self, codes: torch.Tensor) -> torch.Tensor:
+        """[rows, K] with the columns in the order in which the instruction takes them."""
+        if self.order is None:
+            return codes
+        return codes.unflatten(1, (-1, len(self.order)))[:, :, list(self.order)].flatten(1)
+
+
+# Triton gives each of four threads four neighbouring bytes, of which one mma.sync takes the first two and the next one
+# the others: of 32 neighbours along K, k % 4 in {0, 1} are added before k % 4 in {2, 3}.
+_PAIRS = tuple(k for k in range(32) if k % 4 < 2) + tuple(k for k in range(32) if k % 4 >= 2)
 
 # FP8 operands as they are; FP8 operands widened to fp16; the repaired interpreter, which rounds a dot once to float32
 # and adds it to the accumulator.
-WGMMA = Instruction('wgmma', 32, 13, 13, 5, True)
-MMA = Instruction('mma.sync', 16, 25, 23, 5, False)
-FLOAT32 = Instruction('float32', None, None, 24, 2, True)
+WGMMA = Instruction('wgmma', 32, 13, 13, 5)
+MMA = Instruction('mma.sync', 16, 25, 23, 5, _PAIRS)
+FLOAT32 = Instruction('float32', None, None, 24, 2)
 
 
 def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
@@ -87,6 +97,7 @@ def dot(a: torch.Tensor, b: torch.Tensor, accumulator: torch.Tensor, instruction
         a, b: float64 values of FP8 codes; K a multiple of the step.
         smallest: exponent of the format's smallest normal number (-6 for e4m3fn, -14 for e5m2).
     """
+    a, b = instruction.in_order(a), instruction.in_order(b)
     a_exponent, b_exponent = code_exponents(a, smallest), code_exponents(b, smallest)
     for first in range(0, a.size(1), instruction.step):
         part = slice(first, first + instruction.step)
