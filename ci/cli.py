@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from ci.change import check_change
 from ci.court import HarnessCourt
 from ci.doctor import examine
 from ci.doctor import text as doctor_text
@@ -34,6 +35,8 @@ SubjectOption = Annotated[list[str] | None, typer.Option('--subject', metavar='S
 SourceOption = Annotated[str | None, typer.Option('--lmdeploy-src', metavar='DIR', help=(
     'A checkout of lmdeploy to try as stock, in place of the installed one.'))]
 RootOption = Annotated[Path, typer.Option('--root', hidden=True, help='Folder of suites/ and ci/required/.')]
+UpstreamOption = Annotated[str | None, typer.Option('--upstream', metavar='CHECKOUT', help=(
+    "A checkout of lmdeploy whose own kernel tests run too, against the lmdeploy on trial; sm90 only."))]
 SuitesOption = Annotated[list[str] | None, typer.Option('--suites', metavar='NAME', help=(
     'Only the folder suites/NAME. May be given again. The verdict says that it is partial.'))]
 OutOption = Annotated[Path, typer.Option('--out', metavar='DIR', help='Where the artifacts go.')]
@@ -47,12 +50,13 @@ JsonOption = Annotated[bool, typer.Option('--json', help='Machine-readable.')]
 
 @app.command()
 def run(lane: LaneOption = None, subject: SubjectOption = None, lmdeploy_src: SourceOption = None,
-        suites: SuitesOption = None, out: OutOption = Path('bitgate-out'), workers: WorkersOption = 'auto',
-        deadline: DeadlineOption = 3600, timeout: TimeoutOption = 600, root: RootOption = CHECKOUT) -> None:
+        upstream: UpstreamOption = None, suites: SuitesOption = None, out: OutOption = Path('bitgate-out'),
+        workers: WorkersOption = 'auto', deadline: DeadlineOption = 3600, timeout: TimeoutOption = 600,
+        root: RootOption = CHECKOUT) -> None:
     """Judge the subjects: exit 0 PASS, 1 BROKEN or MOVED, 2 usage, 3 UNJUDGED."""
     if workers != 'auto' and not workers.isdigit():
         raise _usage(UsageFault(f"-n: expected a number or 'auto', found {workers!r}"))
-    request = RunRequest(_settings(lane, subject, lmdeploy_src), out, tuple(suites or ()),
+    request = RunRequest(_settings(lane, subject, lmdeploy_src, upstream), out, tuple(suites or ()),
                          None if workers == 'auto' else int(workers), deadline, timeout, root.resolve())
     try:
         verdict = run_request(request, _say)
@@ -63,13 +67,13 @@ def run(lane: LaneOption = None, subject: SubjectOption = None, lmdeploy_src: So
 
 @app.command()
 def plan(check: CheckOption = False, write: WriteOption = False, lmdeploy_src: SourceOption = None,
-         root: RootOption = CHECKOUT) -> None:
+         upstream: UpstreamOption = None, root: RootOption = CHECKOUT) -> None:
     """Compare the required-case manifests of both lanes with what the suites hold; no GPU is needed for either."""
     if check and write:
         raise _usage(UsageFault('plan: expected --check or --write, found both'))
     root = root.resolve()
     try:
-        plans = collect(root, _settings(None, None, lmdeploy_src))
+        plans = collect(root, _settings(None, None, lmdeploy_src, upstream))
     except PlanFailed as failed:
         typer.echo(str(failed), err=True)
         raise typer.Exit(EXIT_UNJUDGED) from None
@@ -79,7 +83,7 @@ def plan(check: CheckOption = False, write: WriteOption = False, lmdeploy_src: S
     elif changes:
         typer.echo(changes)
     for item in plans:
-        typer.echo(f'{item.lane.value}-{item.subject}: {len(item.nodeids)} cases')
+        typer.echo(str(item))
     stale = 'written' if write else 'not what the suites hold'
     typer.echo(f'manifests: {stale if changes else "current"}')
     if check and changes:
@@ -99,11 +103,13 @@ def doctor(lane: LaneOption = None, subject: SubjectOption = None, lmdeploy_src:
 
 
 app.command()(exhaust)
+app.command()(check_change)
 
 
-def _settings(lane: str | None, subject: list[str] | None, lmdeploy_src: str | None) -> Settings:
+def _settings(lane: str | None, subject: list[str] | None, lmdeploy_src: str | None,
+              upstream: str | None = None) -> Settings:
     try:
-        return settings_from(lane, subject, lmdeploy_src, os.environ)
+        return settings_from(lane, subject, lmdeploy_src, os.environ, upstream)
     except UsageFault as fault:
         raise _usage(fault) from None
 

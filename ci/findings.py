@@ -26,6 +26,18 @@ class Finding:
         return f'{self.reason.outcome.value}/{self.reason.value}: {self.message}'
 
 
+class NotJudged(Exception):
+    """A test says nothing about what is on trial, whatever it did.
+
+    Attributes:
+        reason: a `Reason` whose outcome is UNJUDGED.
+    """
+
+    def __init__(self, reason: Reason, message: str):
+        super().__init__(message)
+        self.reason = reason
+
+
 def finding_of(call: pytest.CallInfo, report: pytest.TestReport) -> Finding | None:
     """The finding of one phase ('setup', 'call' or 'teardown'), or None for a pass.
 
@@ -44,6 +56,8 @@ def finding_of(call: pytest.CallInfo, report: pytest.TestReport) -> Finding | No
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, ContractBroken):
         return Finding(error.reason, _cut(error.explanation))
+    if isinstance(error, NotJudged):
+        return Finding(error.reason, _cut(str(error)))
     if isinstance(error, pytest.fail.Exception) and _TIMEOUT.match(str(error)):
         return Finding(Reason.HANG, _cut(report.longreprtext))
     if report.when == 'setup':

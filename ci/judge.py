@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ci.contradiction import contradiction
 from ci.events import Closed, Collected, CollectFailed, Finished, RunLog, Started, SubjectFacts, WorkerLost
 from harness.evidence.verdicts import Outcome, Reason
 
@@ -199,13 +200,17 @@ class _Docket:
 
 
 def _attempt(event: Finished) -> tuple[Outcome, Reason | None, str]:
-    """One attempt. A pass is a pass only with at least one comparison of something."""
+    """One attempt. A pass is a pass only with at least one comparison of something, and none that failed."""
     if event.reason is not None:
         return event.reason.outcome, event.reason, event.message
     if event.outcome is not Outcome.PASS:
         return Outcome.UNJUDGED, Reason.INFRA, f'outcome {event.outcome.value} without a reason: {event.message}'
     if not any(record.get('compared', 0) > 0 for record in event.evidence):
         return Outcome.UNJUDGED, Reason.NO_EVIDENCE, 'the test passed, but compared nothing'
+    contradicted = contradiction(event.evidence)
+    if contradicted:
+        reason, message = contradicted
+        return reason.outcome, reason, message
     return Outcome.PASS, None, ''
 
 

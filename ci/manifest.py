@@ -10,6 +10,9 @@ from harness.lanes.lane import Lane
 SUBJECT_NAMES = ('stock', 'candidate', 'module')
 
 
+UPSTREAM_RELEASE = '0.18.0'    # the release of lmdeploy whose tests are known by name
+
+
 class ManifestInvalid(ValueError):
     """A manifest is absent, empty, out of order or names a case twice."""
 
@@ -17,6 +20,19 @@ class ManifestInvalid(ValueError):
 def manifest_path(root: Path, lane: Lane, subject: str) -> Path:
     """Where the manifest of `lane` and `subject` ('stock', 'candidate' or 'module') stands under `root`."""
     return root / 'ci' / 'required' / f'{lane.value}-{subject}.txt'
+
+
+def upstream_manifest_path(root: Path) -> Path:
+    """Where the known tests of lmdeploy's own stand under `root`; they are the same for every lane and subject."""
+    return root / 'ci' / 'required' / f'upstream-{UPSTREAM_RELEASE}.txt'
+
+
+def render_upstream(nodeids: Iterable[str]) -> str:
+    """The text of the manifest of upstream's tests."""
+    header = (f"# lmdeploy {UPSTREAM_RELEASE}'s own tests that `--upstream` owes: one node id a line, sorted.\n"
+              '# Whatever else a checkout holds is judged beside them.\n'
+              '# Written by `bitgate plan --upstream CHECKOUT --write`, reviewed like code.\n')
+    return header + ''.join(f'{nodeid}\n' for nodeid in sorted(nodeids))
 
 
 def render(lane: Lane, subject: str, nodeids: Iterable[str]) -> str:
@@ -40,15 +56,23 @@ def parse(text: str, name: str) -> tuple[str, ...]:
 
 def load(root: Path, lane: Lane, subject: str) -> tuple[str, ...]:
     """The node ids that `lane` owes for `subject`. Raises ManifestInvalid if the file is absent or not well formed."""
-    path = manifest_path(root, lane, subject)
+    return _read(root, manifest_path(root, lane, subject), render(lane, subject, ()), 'bitgate plan --write')
+
+
+def load_upstream(root: Path) -> tuple[str, ...]:
+    """The known tests of lmdeploy's own. Raises ManifestInvalid if the file is absent or not well formed."""
+    return _read(root, upstream_manifest_path(root), render_upstream(()), 'bitgate plan --upstream CHECKOUT --write')
+
+
+def _read(root: Path, path: Path, empty: str, made_by: str) -> tuple[str, ...]:
     name = str(path.relative_to(root))
     try:
         text = path.read_text(encoding='utf-8')
     except FileNotFoundError:
-        raise ManifestInvalid(f'{name}: no such manifest; `bitgate plan --write` makes it') from None
+        raise ManifestInvalid(f'{name}: no such manifest; `{made_by}` makes it') from None
     except (OSError, UnicodeError) as error:
         raise ManifestInvalid(f'{name}: expected a text file, found {error}') from None
-    header = render(lane, subject, ()).split('\n')[0]
+    header = empty.split('\n')[0]
     if not text.startswith(header):
         raise ManifestInvalid(f'{name}: expected the first line {header!r}, found {text[:80].splitlines()[:1]}')
     return parse(text, name)

@@ -9,9 +9,17 @@ from pathlib import Path
 
 from ci.events import RESULTS, Collected, CollectFailed, read
 from ci.execute import pytest_command
-from ci.manifest import SUBJECT_NAMES, difference, manifest_path, render
+from ci.manifest import (
+    SUBJECT_NAMES,
+    difference,
+    manifest_path,
+    render,
+    render_upstream,
+    upstream_manifest_path,
+)
 from ci.outdir import write_whole
 from ci.settings import Settings
+from ci.upstream import UPSTREAM, is_upstream
 from harness.lanes.lane import Lane
 
 _DEADLINE_S = 300.0
@@ -23,25 +31,30 @@ class PlanFailed(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """The cases of one lane and subject, and the manifest that they belong to."""
+    """The cases of one lane and subject, and the manifest that they belong to. Upstream's tests have no lane."""
 
-    lane: Lane
+    lane: Lane | None
     subject: str
     nodeids: tuple[str, ...]
 
     def path(self, root: Path) -> Path:
-        return manifest_path(root, self.lane, self.subject)
+        return manifest_path(root, self.lane, self.subject) if self.lane else upstream_manifest_path(root)
 
     def text(self) -> str:
-        return render(self.lane, self.subject, self.nodeids)
+        return render(self.lane, self.subject, self.nodeids) if self.lane else render_upstream(self.nodeids)
+
+    def __str__(self) -> str:
+        name = f'{self.lane.value}-{self.subject}' if self.lane else self.subject
+        return f'{name}: {len(self.nodeids)} cases'
 
 
 def collect(root: Path, settings: Settings) -> list[Plan]:
-    """The plans of both lanes for every kind of subject, collected on whatever device this is.
+    """The plans of both lanes for every kind of subject, collected on whatever device this is; upstream's if asked for.
 
     Raises PlanFailed if a file cannot be collected, a subject cannot be loaded, or nothing was collected.
     """
-    return [plan for lane in Lane for plan in _collect_lane(root, lane, settings)]
+    plans = [plan for lane in Lane for plan in _collect_lane(root, lane, settings)]
+    return list({(plan.lane, plan.subject): plan for plan in plans}.values())
 
 
 def compare(root: Path, plans: list[Plan]) -> str:
@@ -67,6 +80,8 @@ def _collect_lane(root: Path, lane: Lane, settings: Settings) -> list[Plan]:
         arguments = [f'--plan-lane={lane.value}', f'--bitgate-out={folder}', '-n', '0']
         if settings.lmdeploy_src:
             arguments.append(f'--lmdeploy-src={settings.lmdeploy_src}')
+        if settings.upstream:
+            arguments.append(f'--upstream={settings.upstream}')
         status, output = _run(pytest_command(arguments), root)
         log = read(Path(folder) / RESULTS)
     failures = [f'{event.nodeid}: {event.message}' for event in log.of(CollectFailed)]
@@ -78,8 +93,10 @@ def _collect_lane(root: Path, lane: Lane, settings: Settings) -> list[Plan]:
         told = '\n'.join(failures) or output[-4000:]
         raise PlanFailed(f'lane {lane.value} cannot be planned:\n{told}')
     judged = plans[-1].judged
-    return [Plan(lane, subject, tuple(sorted(nodeid for nodeid, name in judged.items() if name in (subject, None))))
-            for subject in SUBJECT_NAMES]
+    planned = [Plan(lane, subject, tuple(sorted(nodeid for nodeid, name in judged.items() if name in (subject, None))))
+               for subject in SUBJECT_NAMES]
+    theirs = tuple(sorted(filter(is_upstream, judged)))
+    return planned + ([Plan(None, UPSTREAM, theirs)] if theirs else [])
 
 
 def _run(command: list[str], root: Path) -> tuple[int, str]:

@@ -20,9 +20,11 @@ from ci.court import Court, HarnessCourt
 from ci.events import RESULTS, LogWriter
 from ci.processes import die_with_parent, usable_cores
 from ci.recorder import EVIDENCE, Recorder
-from ci.session_judge import SessionJudge
+from ci.session_judge import WHOLE_SESSION, SessionJudge
 from ci.settings import Settings, UsageFault, settings_from
 from ci.trials import LANE_MARK, Trials
+from ci.upstream import UPSTREAM, NoCheckout, expand, require_gpu
+from ci.upstream_tests import UpstreamTests
 from harness.evidence.log import EvidenceLog
 from harness.lanes.lane import Lane, WrongDevice
 
@@ -53,6 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption('--subject', action='append', default=None, metavar='SUBJECT',
                     help='stock, candidate or module:PATH; may be given again (default: stock and candidate)')
     group.addoption('--lmdeploy-src', default=None, metavar='DIR', help='try this checkout of lmdeploy as stock')
+    group.addoption('--upstream', default=None, metavar='CHECKOUT',
+                    help="run lmdeploy's own kernel tests of this checkout too; they are called upstream/PATH")
     group.addoption('--bitgate-out', default=None, metavar='DIR', help=f'append the result log to DIR/{RESULTS}')
     group.addoption('--bitgate-parent', default=None, type=int, help=argparse.SUPPRESS)
     group.addoption('--plan-lane', default=None, choices=[lane.value for lane in Lane], metavar='LANE',
@@ -78,6 +82,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line('markers', f'{LANE_MARK}(*lanes): the test belongs to these lanes only')
     if config.getoption('dist', 'no') == 'loadgroup':
         raise pytest.UsageError('--dist loadgroup: a worker that dies hangs the session for ever; use --dist load')
+    if config.option.upstream and config.args_source in WHOLE_SESSION:
+        # by name: a path outside would move pytest's rootdir in the workers, which are given these arguments
+        config.args.append(UPSTREAM)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -91,6 +98,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         config.pluginmanager.register(trials, _TRIALS)
         recorder = Recorder(LogWriter(state.out / RESULTS), trials, _worker_id(config), _time_limit(config))
         config.pluginmanager.register(recorder, 'bitgate-recorder')
+        if state.settings.upstream:
+            config.args[:] = expand(config.args, state.settings.upstream)
+            config.pluginmanager.register(UpstreamTests(state.settings.upstream, trials), 'bitgate-upstream')
     if not _is_worker(config) and not config.option.collectonly:
         log = LogWriter(state.out / RESULTS)
         judge = SessionJudge(log, state.out / RESULTS, state.settings, state.lane)
@@ -181,6 +191,10 @@ def _state(config: pytest.Config) -> _State:
         return _State(settings, Lane(given['bitgate_lane']), court, Path(given['bitgate_out']), private_out=False)
     try:
         lane = Lane(config.option.plan_lane) if config.option.plan_lane else _chosen_lane(config, settings, court)
+        if settings.upstream and not config.option.plan_lane:
+            require_gpu(lane)
+    except NoCheckout as fault:
+        raise pytest.UsageError(str(fault)) from None
     except WrongDevice as wrong:
         pytest.exit(f'UNJUDGED[{settings.lane.value}]: WRONG_DEVICE: {wrong}', returncode=UNJUDGED_EXIT)
     given = config.option.bitgate_out
@@ -194,7 +208,7 @@ def _state(config: pytest.Config) -> _State:
 
 def _settings(config: pytest.Config) -> Settings:
     option = config.option
-    return settings_from(option.lane, option.subject, option.lmdeploy_src, os.environ)
+    return settings_from(option.lane, option.subject, option.lmdeploy_src, os.environ, option.upstream)
 
 
 def _court(config: pytest.Config) -> Court:

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from ci.contradiction import contradiction
 from ci.events import Collected, CollectFailed, Finished, LogWriter, Started, plain
 from ci.findings import Finding, finding_of, worst_of
 from ci.trials import Trials, is_judged
@@ -60,8 +61,8 @@ class Recorder:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
         report = yield
         finding = finding_of(call, report)
-        if finding is None and call.when == 'call' and is_judged(item.nodeid) and not self._records(item):
-            finding = Finding(Reason.NO_EVIDENCE, 'the test passed, but compared nothing')
+        if finding is None and call.when == 'call' and is_judged(item.nodeid):
+            finding = self._evidence_against_a_pass(item)
         if finding is not None and not report.failed:
             _fail(report, finding)
         self._findings.append(finding)
@@ -79,6 +80,13 @@ class Recorder:
             message=finding.message if finding else '',
             evidence=tuple(plain(self._records(item))),
             **self._stamp()))
+
+    def _evidence_against_a_pass(self, item: pytest.Item) -> Finding | None:
+        records = self._records(item)
+        if not records:
+            return Finding(Reason.NO_EVIDENCE, 'the test passed, but compared nothing')
+        contradicted = contradiction(plain(records))
+        return Finding(*contradicted) if contradicted else None
 
     @staticmethod
     def _records(item: pytest.Item) -> list[dict]:

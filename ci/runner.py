@@ -18,6 +18,7 @@ from ci.preflight import Preflight, as_loaded, preflight
 from ci.report import SCHEMA_VERSION, TOOL, as_dict, failures_text, headline, junit, summary
 from ci.settings import CHECKOUT, Settings, UsageFault
 from ci.trials import is_judged
+from ci.upstream import UPSTREAM, NoCheckout, require_gpu
 from harness.evidence.verdicts import Outcome, Reason
 from harness.lanes.lane import Lane, LaneRequest
 
@@ -29,7 +30,8 @@ class RunRequest:
     Attributes:
         settings: lane and subjects.
         out: folder for the artifacts.
-        suites: names of folders under suites/; empty means all that are required.
+        suites: names of folders under suites/; empty means all that are required. With a checkout of upstream's in the
+            settings, 'upstream' is one of them, and never left out.
         workers: number of xdist workers, None for what suits the lane.
         deadline_s: seconds for the whole session; test_limit_s: seconds for each test.
         root: the folder that holds suites/ and ci/required/.
@@ -51,13 +53,19 @@ def run(request: RunRequest, say: Callable[[str], None],
     `say` gets plain progress lines, then the failures with their explanations, and last the headline. `look` is the
     preflight. Raises UsageFault for a request of no sense, before anything is touched.
     """
+    request = _with_upstream(request)
     _check(request)
-    with claimed(request.out):
-        return _run(request, say, look)
-
-
-def _run(request: RunRequest, say: Callable[[str], None], look: Callable[..., Preflight]) -> Verdict:
     found = look(request.settings.lane)
+    if request.settings.upstream and found.lane:
+        try:
+            require_gpu(found.lane)
+        except NoCheckout as fault:
+            raise UsageFault(str(fault)) from None
+    with claimed(request.out):
+        return _run(request, say, found)
+
+
+def _run(request: RunRequest, say: Callable[[str], None], found: Preflight) -> Verdict:
     settings = request.settings.on(found.lane) if found.lane else request.settings
     owed = _owed(request, found)
     say(f'lane {owed.lane}, subjects {", ".join(owed.subjects)}: {_at_most(owed)}{len(owed.required)} required cases')
@@ -73,6 +81,8 @@ def _run(request: RunRequest, say: Callable[[str], None], look: Callable[..., Pr
                                len(owed.required), say)
     log = read(request.out / RESULTS)
     environment = as_loaded(found.environment, found.lane, _loaded_lmdeploy(log))
+    if settings.upstream:
+        environment = {**environment, 'upstream_tests': str(settings.upstream)}
     verdict = judge(owed, log, interruption, environment)
     _write(request.out, verdict, settings)
     _tell(verdict, settings, request.out, time.monotonic() - started, say)
@@ -91,10 +101,17 @@ def _at_most(owed: Owed) -> str:
     return 'up to ' if 'module' in owed.subjects else ''
 
 
+def _with_upstream(request: RunRequest) -> RunRequest:
+    if not request.settings.upstream or not request.suites or UPSTREAM in request.suites:
+        return request
+    return replace(request, suites=(*request.suites, UPSTREAM))
+
+
 def _check(request: RunRequest) -> None:
     # The harness's own tests judge nobody, so that they are no part of a verdict.
     known = sorted(path.name for path in (request.root / 'suites').glob('*')
                    if path.is_dir() and path.name[0] not in '._' and is_judged(f'suites/{path.name}/'))
+    known += [UPSTREAM] if request.settings.upstream else []
     for suite in request.suites:
         if suite not in known:
             raise UsageFault(f'--suites: expected one of {", ".join(known)}, found {suite!r}')
@@ -105,26 +122,27 @@ def _check(request: RunRequest) -> None:
 
 
 def _owed(request: RunRequest, found: Preflight) -> Owed:
-    subjects = request.settings.subject_names
+    subjects, upstream = request.settings.subject_names, request.settings.upstream is not None
     obstacle = Problem(Reason.WRONG_DEVICE, found.obstacle or 'no lane')
     if found.lane:
-        return owed_by(request.root, found.lane, subjects, request.suites)
+        return owed_by(request.root, found.lane, subjects, request.suites, upstream)
     if request.settings.lane is LaneRequest.AUTO:
         return Owed(request.settings.lane.value, subjects, problems=(obstacle,))
     # the lane is known, only its device is not here: show what stays unjudged
-    owed = owed_by(request.root, Lane(request.settings.lane.value), subjects, request.suites)
+    owed = owed_by(request.root, Lane(request.settings.lane.value), subjects, request.suites, upstream)
     return replace(owed, problems=(*owed.problems, obstacle))
 
 
 def _arguments(request: RunRequest, settings: Settings, workers: int) -> list[str]:
     arguments = [*settings.arguments(), f'--bitgate-out={request.out.resolve()}', f'--bitgate-parent={os.getpid()}',
                  '-n', str(workers), '--dist', 'load', f'--timeout={request.test_limit_s:g}', '--timeout-method=thread']
-    return arguments + [f'suites/{suite}' for suite in request.suites]
+    return arguments + [suite if suite == UPSTREAM else f'suites/{suite}' for suite in request.suites]
 
 
 def _write_plan(request: RunRequest, owed: Owed) -> None:
     plan = {'tool': TOOL, 'schema_version': SCHEMA_VERSION, 'lane': owed.lane, 'subjects': owed.subjects,
-            'suites': request.suites, 'required': sorted(owed.required)}
+            'upstream': str(request.settings.upstream or ''), 'suites': request.suites,
+            'required': sorted(owed.required)}
     write_whole(request.out / PLAN, json.dumps(plan, indent=1) + '\n')
 
 

@@ -19,6 +19,8 @@ from harness.lanes.lane import Lane
 
 _SHOWN_ROWS = 20
 _NARROWING_OPTIONS = ('keyword', 'markexpr', 'deselect', 'ignore', 'ignore_glob', 'lf', 'stepwise', 'pyargs')
+# Where pytest's arguments come from if nobody named a file or a folder.
+WHOLE_SESSION = (pytest.Config.ArgsSource.TESTPATHS, pytest.Config.ArgsSource.INVOCATION_DIR)
 
 
 class SessionJudge:
@@ -82,11 +84,10 @@ class SessionJudge:
 
     def _owed(self, config: pytest.Config) -> Owed | None:
         """What the whole lane owes, if nothing narrowed this session down; None for a filtered one."""
-        source = pytest.Config.ArgsSource
-        whole = config.args_source in (source.TESTPATHS, source.INVOCATION_DIR)
-        if not whole or any(config.getoption(name, None) for name in _NARROWING_OPTIONS):
+        if config.args_source not in WHOLE_SESSION or any(config.getoption(name, None) for name in _NARROWING_OPTIONS):
             return None
-        return owed_by(config.rootpath, self._lane, self._settings.subject_names)
+        return owed_by(config.rootpath, self._lane, self._settings.subject_names,
+                       upstream=self._settings.upstream is not None)
 
     @staticmethod
     def _stamp() -> dict:

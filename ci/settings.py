@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci.manifest import SUBJECT_NAMES
+from ci.upstream import NoCheckout, checkout_of, is_upstream
 from harness.lanes.lane import Lane, LaneRequest
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -48,11 +49,13 @@ class Settings:
         lane: the lane asked for.
         subjects: at most one of each name.
         lmdeploy_src: a checkout of lmdeploy to try in place of the installed one, absolute, or None.
+        upstream: a checkout of lmdeploy whose kernel tests run beside the suites, absolute, or None.
     """
 
     lane: LaneRequest = LaneRequest.AUTO
     subjects: tuple[SubjectSpec, ...] = DEFAULT_SUBJECTS
     lmdeploy_src: Path | None = None
+    upstream: Path | None = None
 
     @property
     def subject_names(self) -> tuple[str, ...]:
@@ -65,13 +68,17 @@ class Settings:
     def arguments(self) -> list[str]:
         """The pytest arguments that ask for exactly this."""
         arguments = [f'--lane={self.lane.value}'] + [f'--subject={spec}' for spec in self.subjects]
-        return arguments + ([f'--lmdeploy-src={self.lmdeploy_src}'] if self.lmdeploy_src else [])
+        arguments += [f'--lmdeploy-src={self.lmdeploy_src}'] if self.lmdeploy_src else []
+        return arguments + ([f'--upstream={self.upstream}'] if self.upstream else [])
 
     def reproduce(self, nodeid: str) -> str:
         """The one command that runs exactly the test `nodeid` under these settings."""
         words = [_interpreter(), '-m', 'pytest', '--lane', self.lane.value]
+        # With '=': a folder that stands alone is one of tests to pytest until it knows the option, and moves its root
         if self.lmdeploy_src:
-            words += ['--lmdeploy-src', str(self.lmdeploy_src)]
+            words.append(f'--lmdeploy-src={self.lmdeploy_src}')
+        if self.upstream and is_upstream(nodeid):
+            words.append(f'--upstream={self.upstream}')
         if any(spec not in DEFAULT_SUBJECTS for spec in self.subjects):
             words += [word for spec in self.subjects for word in ('--subject', str(spec))]
         return shlex.join([*words, nodeid])
@@ -84,7 +91,7 @@ def _interpreter() -> str:
 
 
 def settings_from(lane: str | None, subjects: list[str] | None, lmdeploy_src: str | None,
-                  environment: dict[str, str] | os._Environ) -> Settings:
+                  environment: dict[str, str] | os._Environ, upstream: str | None = None) -> Settings:
     """Settings from option texts (None: not given) and the environment. Raises UsageFault for a value of no sense."""
     asked = lane or environment.get(LANE_VARIABLE) or LaneRequest.AUTO.value
     try:
@@ -99,4 +106,7 @@ def settings_from(lane: str | None, subjects: list[str] | None, lmdeploy_src: st
     source = Path(lmdeploy_src).resolve() if lmdeploy_src else None
     if source and not source.is_dir():
         raise UsageFault(f'--lmdeploy-src: expected a folder, found {lmdeploy_src!r}')
-    return Settings(request, specs, source)
+    try:
+        return Settings(request, specs, source, checkout_of(upstream) if upstream is not None else None)
+    except NoCheckout as fault:
+        raise UsageFault(str(fault)) from None

@@ -10,6 +10,7 @@ import pytest
 from ci.court import Court
 from ci.events import SubjectFacts, plain
 from ci.settings import Settings, SubjectSpec
+from ci.upstream import UPSTREAM, is_upstream
 from harness.lanes.lane import Lane
 
 LANE_MARK = 'lane'
@@ -19,7 +20,7 @@ _ORDINARY_FOLDERS = ('suites/selftest/', 'suites/static/')
 
 def is_judged(nodeid: str) -> bool:
     """Whether a test judges a subject, so that it owes evidence; the harness's own tests do not."""
-    return nodeid.startswith('suites/') and not nodeid.startswith(_ORDINARY_FOLDERS)
+    return is_upstream(nodeid) or (nodeid.startswith('suites/') and not nodeid.startswith(_ORDINARY_FOLDERS))
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,16 @@ class Trials:
 
     @staticmethod
     def subject_of(item: pytest.Item) -> str | None:
-        """The name of the subject that `item` tries, or None."""
+        """The name of the subject that `item` tries, or None. Upstream's tests try lmdeploy, and are listed apart."""
+        if is_upstream(item.nodeid):
+            return UPSTREAM
         callspec = getattr(item, 'callspec', None)
         return getattr(callspec.params.get('subject'), 'name', None) if callspec else None
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         wants = [name for name in ('subject', 'case') if name in metafunc.fixturenames]
-        if not wants or not is_judged(metafunc.definition.nodeid):
+        nodeid = metafunc.definition.nodeid
+        if not wants or is_upstream(nodeid) or not is_judged(nodeid):
             return
         operator = self._operator(metafunc)
         subjects = self._offering(operator) if 'subject' in wants else [None]

@@ -10,6 +10,7 @@ def contract(operator: str) -> ModuleType:
     """The contract of an operator: OPERATOR, CASES and judge(case, subject, setting, log). KeyError if unknown."""
     from harness.contracts import (
         activate_and_quant,
+        call_signatures,
         fill_kv_cache,
         grouped_gemm,
         grouped_gemm_blocks,
@@ -25,8 +26,8 @@ def contract(operator: str) -> ModuleType:
         v4_swiglu_and_quant_fp8,
     )
     contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, sorted_routes, route_blocks,
-                 moe_reduce, fill_kv_cache, grouped_gemm, grouped_gemm_blocks,
-                 silu_and_mul_moe_ep, silu_and_mul_masked_post_quant_fwd, v4_swiglu_and_quant_fp8)
+                 moe_reduce, fill_kv_cache, grouped_gemm, grouped_gemm_blocks, call_signatures, silu_and_mul_moe_ep,
+                 silu_and_mul_masked_post_quant_fwd, v4_swiglu_and_quant_fp8)
     return {module.OPERATOR: module for module in contracts}[operator]
 
 

@@ -227,6 +227,6 @@ class _Judged:
         observed = self.geometry.logical(to_numpy_bits(found[name]))[self.slots.page, self.slots.slot]
         exact = oracle.codes(states, how)
         explained = oracle.explained(observed, states, how, self.allowed)
-        log.add(Record('bound', f'{name}: codes within the error of division', observed.size,
+        log.add(Record('conformance', f'{name}: codes within the error of division', observed.size,
                        int((observed != exact).sum()), detail={'unit': 'ulp', 'allowed': self.allowed}))
         return np.where(explained, observed, exact)

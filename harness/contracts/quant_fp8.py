@@ -212,7 +212,7 @@ def judge_against_oracle(log: EvidenceLog, found: dict, x: np.ndarray, options: 
     allowed = 0 if exact else quantisation.DIVISION_ULPS
     codes = to_numpy_bits(found['codes'])
     conformance = quantisation.explain_codes(x, codes, *arguments, allowed)
-    log.add(Record('bound', 'codes: one reciprocal per group within the error of division explains all its codes',
+    log.add(Record('conformance', 'codes: one reciprocal per group within the error of division explains all its codes',
                    compared=conformance.ulps.size, differing=int((conformance.ulps > 0).sum()),
                    worst=int(conformance.ulps.max()), detail={'unit': 'ulp', 'allowed': allowed}))
     if not conformance.unexplained.any():

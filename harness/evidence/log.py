@@ -5,13 +5,17 @@ from dataclasses import asdict, dataclass, field
 
 from harness.evidence.verdicts import Reason
 
+# Kinds whose promise allows elements to differ: 'steps' and 'conformance' count those that are not the exact result.
+COUNTED = frozenset({'steps', 'conformance'})
+
 
 @dataclass(frozen=True)
 class Record:
     """One comparison that took place.
 
     Attributes:
-        kind: how it was compared: 'bytes', 'bound', 'steps', 'guard', 'repeat', 'graph', 'table', 'refusal'.
+        kind: how it was compared: 'bytes', 'bound', 'steps', 'guard', 'repeat', 'graph', 'table', 'refusal', ... For
+            the kinds of COUNTED `differing` is a figure; for all others anything but 0 is a broken contract.
         what: what was compared with what, in plain words.
         compared: number of bytes (or elements, for kinds that count elements) that took part; never 0.
         differing: how many of them differ (or lie outside the bound).

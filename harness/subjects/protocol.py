@@ -3,13 +3,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
 OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals', 'sorted_routes',
              'route_blocks', 'grouped_gemm', 'grouped_gemm_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8',
-             'silu_and_mul_moe_ep', 'silu_and_mul_masked_post_quant_fwd', 'v4_swiglu_and_quant_fp8')
+             'silu_and_mul_moe_ep', 'silu_and_mul_masked_post_quant_fwd', 'v4_swiglu_and_quant_fp8', 'call_signatures')
 
 
 class SubjectRefused(Exception):
@@ -154,3 +155,6 @@ class Subject(Protocol):
                                 scale_fmt: str | None) -> tuple[torch.Tensor, torch.Tensor]:
         """gate_up [..., 2N] -> codes [..., N] and scales [..., N / group_size] of silu(gate) * up, rounded once, to the
         input's dtype. A limit above 0 cuts gates above it and ups at both ends first."""
+
+    def call_signatures(self) -> Path:
+        """The folder that holds the package lmdeploy, whose source is judged without being imported."""

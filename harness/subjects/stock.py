@@ -65,7 +65,7 @@ class Stock:
         self._preparations = preparations
 
     def offers(self) -> frozenset[str]:
-        return frozenset(self._functions)
+        return frozenset({*self._functions, 'call_signatures'})
 
     def _callables(self) -> dict[tuple[str, str], object]:
         return {(module.__name__, name): value for module in self._modules.values()
@@ -121,6 +121,9 @@ class Stock:
     def fill_kv_cache_blocked_fp8(self, *states_caches_and_lengths):
         parameters = _OFFERED['fill_kv_cache_blocked_fp8'][2]
         self._functions['fill_kv_cache_blocked_fp8'](**dict(zip(parameters, states_caches_and_lengths, strict=True)))
+
+    def call_signatures(self):
+        return Path(self.provenance.path).parent
 
 
 def load_stock(lmdeploy_src: Path | None = None) -> Stock:

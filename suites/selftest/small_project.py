@@ -150,13 +150,16 @@ class SmallProject:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
         return Session(done.returncode, done.stdout, read(out / 'results.jsonl'))
 
+    def settings(self, asked: LaneRequest, specs: tuple[SubjectSpec, ...]) -> Settings:
+        return Settings(asked, specs)
+
     def run(self, *subjects: str, told: list[str] | None = None, lane: Lane | None = Lane.CPU, **request) -> Verdict:
         """The real runner in this project, with a preflight that needs no torch; lines for people go to `told`."""
         specs = tuple(SubjectSpec.parse(subject) for subject in subjects or ('stock', 'candidate'))
         found = Preflight(lane, None if lane else 'expected an sm90 device, found none', {'python': '3'})
         asked = request.pop('asked', LaneRequest.CPU)
         usual = {'out': self.root / 'out', 'root': self.root, 'workers': 1}
-        full = RunRequest(Settings(asked, specs), **usual | request)
+        full = RunRequest(self.settings(asked, specs), **usual | request)
         return run(full, (told if told is not None else []).append, look=lambda lane: found)
 
 

@@ -30,13 +30,17 @@ def bits_of(built) -> list[np.ndarray]:
     """The bits of every tensor that a case builds: one, or the fields of a dataclass, or a field's named tensors."""
     if isinstance(built, torch.Tensor):
         return [to_numpy_bits(built)]
+    if isinstance(built, np.ndarray):
+        return [built]
+    if built is None or isinstance(built, (str, int, float, tuple)):
+        return []    # a case's own figures, which its id spells out
     parts = built.values() if isinstance(built, dict) else vars(built).values()
     return [bits for part in parts for bits in bits_of(part)]
 
 
 def test_inputs_rebuild_to_the_same_bits():
     for case in [case for case in EVERY_CASE if 'cpu' in case.lanes][::17]:
-        if case.operator == 'refusals':
+        if case.operator in ('refusals', 'call_signatures'):    # calls and folders, no tensors alone
             continue
         first, again = bits_of(case.build(CPU)), bits_of(case.build(CPU))
         assert first

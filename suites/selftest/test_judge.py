@@ -92,6 +92,31 @@ def test_a_pass_without_a_comparison_is_none(evidence):
     assert verdict.reasons == {Reason.NO_EVIDENCE: 1}
 
 
+@pytest.mark.parametrize(('record', 'reason'), [
+    ({'kind': 'bytes', 'differing': 3}, Reason.BYTES), ({'kind': 'guard', 'differing': 1}, Reason.OUTSIDE_WRITE),
+    ({'kind': 'bound', 'differing': 1}, Reason.BOUND), ({'kind': 'a new kind', 'differing': 1}, Reason.BYTES),
+    ({'kind': 'bytes', 'differing': 'nan'}, Reason.BYTES), ({'kind': 'bytes', 'differing': None}, Reason.BYTES),
+    ({'kind': 'steps', 'worst': 2, 'detail': {'allowed': 1}}, Reason.BOUND),
+    ({'kind': 'conformance', 'worst': 'nan', 'detail': {'allowed': 2}}, Reason.BOUND),
+])
+@pytest.mark.parametrize('place', [0, 1])
+def test_a_pass_that_its_own_evidence_contradicts(record, reason: Reason, place: int):
+    """Whoever swallowed the ContractBroken, the record that was left before it was raised stays."""
+    evidence = [RECORD, {'what': 'a with b', 'compared': 8} | record]
+    events = [started(ONE), finished(ONE, evidence=(evidence[place], evidence[1 - place])), *whole(TWO)]
+    verdict = judged(collected(ONE, TWO), *events, closed(0))
+    assert (verdict.outcome, verdict.reasons) == (Outcome.BROKEN, {reason: 1})
+    assert 'its evidence says otherwise' in verdict.rows[0].message
+
+
+@pytest.mark.parametrize('record', [{'kind': 'steps', 'differing': 9, 'worst': 1, 'detail': {'allowed': 1}},
+                                    {'kind': 'conformance', 'differing': 9, 'worst': None, 'detail': {'allowed': 2}}])
+def test_what_is_only_counted_breaks_nothing(record):
+    evidence = ({'what': 'a with b', 'compared': 8} | record,)
+    events = [started(ONE), finished(ONE, evidence=evidence), *whole(TWO)]
+    assert judged(collected(ONE, TWO), *events, closed(0)).outcome is Outcome.PASS
+
+
 def test_no_evidence_anywhere():
     events = [event for nodeid in (ONE, TWO) for event in (started(nodeid), finished(nodeid, evidence=()))]
     verdict = judged(collected(ONE, TWO), *events, closed(0))

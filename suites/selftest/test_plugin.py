@@ -91,6 +91,14 @@ def test_every_way_to_fail(project: SmallProject, body: str, status: int, reason
     assert f'{reason.outcome.value}[cpu]: {reason.value} 2' in session.output
 
 
+def test_a_broken_contract_that_the_test_swallows(project: SmallProject):
+    project.suite('alpha', 'evidence.add(Record("bytes", "codes", compared=4, differing=1))\ntry:\n'
+                  '    raise ContractBroken(Reason.BYTES, "told")\nexcept AssertionError:\n    pass')
+    session = project.pytest()
+    assert (session.status, reasons(session)) == (1, {None, Reason.BYTES})
+    assert '1 of 4 differ (bytes: codes)' in session.output
+
+
 def test_an_expected_failure_that_passes(project: SmallProject):
     project.suite('alpha', OPERATOR='import pytest\npytestmark = pytest.mark.xfail\nOPERATOR')
     session = project.pytest()

@@ -134,7 +134,7 @@ def test_the_environment_sets_the_default_lane_and_is_named_when_wrong():
 
 def test_the_reproducing_command_carries_what_is_not_default(tmp_path: Path):
     settings = settings_from('cpu', [f'module:{tmp_path / "my kernels.py"}'], str(tmp_path), {})
-    assert settings.reproduce('f.py::t[a]').endswith(f"python -m pytest --lane cpu --lmdeploy-src {tmp_path} "
+    assert settings.reproduce('f.py::t[a]').endswith(f"python -m pytest --lane cpu --lmdeploy-src={tmp_path} "
                                                      f"--subject 'module:{tmp_path}/my kernels.py' 'f.py::t[a]'")
 
 

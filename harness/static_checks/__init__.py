@@ -1,0 +1,1 @@
+"""What can be said of lmdeploy's source without importing it."""
