@@ -11,6 +11,7 @@ from harness.contracts import silu_and_mul as activation
 from harness.contracts import values
 from harness.contracts.case import BOTH_LANES, SM90_ONLY, Case
 from harness.contracts.formats import TORCH_STORAGE
+from harness.contracts.layouts import with_gaps
 from harness.evidence.bits import describe, from_numpy_bits
 from harness.oracles.storage import FORMATS, Format
 
@@ -52,8 +53,7 @@ class Rows:
         bits[np.arange(rows)[None] >= np.array(self.mask)[:, None]] = 0x7FFF
         gate_up = from_numpy_bits(bits, TORCH_STORAGE[storage], device)
         if self.pitch:
-            wide = gate_up.new_zeros(experts, rows + 1, 2 * columns + self.pitch)
-            gate_up = wide[:, :rows, :2 * columns].copy_(gate_up)
+            gate_up = with_gaps(gate_up, {1: 1, 2: self.pitch})
         return {'gate_up': gate_up, 'mask': torch.tensor(self.mask, dtype=self.integers, device=device)}
 
 
