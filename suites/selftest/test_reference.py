@@ -68,8 +68,8 @@ def test_a_subject_whose_silu_is_none_is_broken_even_where_the_reference_agrees(
             return stock.silu_and_mul(torch.cat([gate / 2, up], dim=-1))
 
     (case, ) = [case for case in CASES if case.id == 'bf16-table']
+    setting = Setting(lane, device, HalfTheGate(), 'the command')
     with pytest.raises(ContractBroken) as broken:
-        setting = Setting(lane, device, HalfTheGate(), 'the command')
         contract('silu_and_mul').judge(case, HalfTheGate(), setting, EvidenceLog())
     assert broken.value.reason is Reason.BOUND
 
