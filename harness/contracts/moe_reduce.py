@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from harness.contracts import bad_calls, bad_input
 from harness.contracts import moe_reduce_inputs as inputs
 from harness.contracts.case import SM90_ONLY, Case
 from harness.contracts.setting import Setting
@@ -171,11 +172,14 @@ def _catalogue() -> tuple[Case, ...]:
     return tuple(cases)
 
 
-CASES = _catalogue()
+CASES = _catalogue() + bad_input.cases(OPERATOR, bad_calls.MOE_REDUCE)
 
 
 def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
     """Judge one case. Raises ContractBroken."""
+    if bad_input.is_bad(case):
+        bad_input.judge(case, subject, setting, log)
+        return
     routed = case.build(setting.device)
     rows, experts, columns = routed.hidden.shape
     named = {'hidden': routed.hidden, 'weights': routed.weights}

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from harness.contracts import values
+from harness.contracts import bad_calls, bad_input, values
 from harness.contracts.case import SM90_ONLY, Case
 from harness.contracts.formats import TORCH_STORAGE
 from harness.contracts.setting import Setting
@@ -151,7 +151,7 @@ def _far(device: torch.device) -> torch.Tensor:
     return x
 
 
-CASES = _catalogue()
+CASES = _catalogue() + bad_input.cases(OPERATOR, bad_calls.SILU_AND_MUL)
 
 
 @lru_cache(maxsize=8)
@@ -175,6 +175,9 @@ def trusted_table(subject: Subject, storage: str, device: torch.device) -> np.nd
 
 def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
     """Judge one case. Raises ContractBroken."""
+    if bad_input.is_bad(case):
+        bad_input.judge(case, subject, setting, log)
+        return
     x = case.build(setting.device)
     storage = FORMATS[case.options['storage']]
     columns = x.size(1) // 2
