@@ -113,6 +113,9 @@ STOCK_DEVIATIONS = (
     Deviation('F25', 'route_blocks', '-slice_past_the_end', ContractBroken,
               'the counts behind the last expert are read, and whatever stands there is cut into blocks',
               "expected a refusal that names 'expert_offset', found a result"),
+    Deviation('F26', 'moe_reduce', '-output_past_2_31', ContractBroken,
+              'a token is multiplied with its stride in 32 bits: past 2^31 elements it is read and written 2^32 '
+              'elements before its place', 'against half of their states'),
     Deviation('F40', 'grouped_gemm', '-more_rows_than_tokens', ContractBroken,
               'the grid has room for next_power_of_2(max(64, tokens)) rows an expert, and tokens that name an expert '
               'several times give it more: the rest are not computed', 'rows 64 to 79 of 80, up to the end'),

@@ -104,7 +104,7 @@ def make_cases(operator: str, to_input) -> tuple[Case, ...]:
     far = TWO_FORMATS[0]
     columns = to_input(far, shape_noise(far, 1, 1)).shape[1]
     cases = [Case(operator, f'{far.id}-past_2_31', FAR_WHY, lambda device: far_input(far, columns, to_input, device),
-                  SM90_ONLY, {**far.options(), 'spots': FAR_SPOTS})]
+                  SM90_ONLY, {**far.options(), 'spots': FAR_SPOTS, 'memory_gib': 20})]
     for fmt in EVERY_FORMAT:
         cases += [case(fmt, f.__name__, why, pattern(f)) for f, why in PATTERNS.items()]
     for fmt in TWO_FORMATS:

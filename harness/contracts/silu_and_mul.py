@@ -140,7 +140,7 @@ def _catalogue() -> tuple[Case, ...]:
         cases.append(_case('preallocated', 'an output given by the caller, inside a larger buffer', storage,
                            lambda f: _noise(f, 5, 256), preallocated=True))
     cases.append(Case(OPERATOR, 'bf16-past_2_31', 'offsets past 2^31 elements in input and output', _far, SM90_ONLY,
-                      {'storage': 'bf16', 'spots': FAR_SPOTS}))
+                      {'storage': 'bf16', 'spots': FAR_SPOTS, 'memory_gib': 20}))
     return tuple(cases)
 
 
