@@ -14,6 +14,7 @@ def contract(operator: str) -> ModuleType:
         grouped_gemm,
         grouped_gemm_blocks,
         moe_reduce,
+        moe_schedule,
         quant_fp8,
         refusals,
         route_blocks,
@@ -22,7 +23,7 @@ def contract(operator: str) -> ModuleType:
         sorted_routes,
     )
     contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, sorted_routes, route_blocks,
-                 moe_reduce, fill_kv_cache, grouped_gemm, grouped_gemm_blocks)
+                 moe_reduce, fill_kv_cache, grouped_gemm, grouped_gemm_blocks, moe_schedule)
     return {module.OPERATOR: module for module in contracts}[operator]
 
 

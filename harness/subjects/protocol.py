@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 
 OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals', 'sorted_routes',
-             'route_blocks', 'grouped_gemm', 'grouped_gemm_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8')
+             'route_blocks', 'grouped_gemm', 'grouped_gemm_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8',
+             'fused_moe_blocked_fp8', 'moe_schedule')
 
 
 class SubjectRefused(Exception):
@@ -135,4 +136,29 @@ class Subject(Protocol):
         block_offsets [B, P] holds the pages of every sequence in order. No sequence has more new tokens than
         max_q_seqlen; with max_q_seqlen 1 each has exactly one. Without values all three of theirs are None; where
         v_caches begins at k_caches' address and DV <= D, values are not written.
+        """
+
+    def fused_moe_blocked_fp8(self, hidden: torch.Tensor, hidden_scale: torch.Tensor, w1: torch.Tensor,
+                              w1_scale: torch.Tensor, w2: torch.Tensor, w2_scale: torch.Tensor,
+                              topk_weights: torch.Tensor, topk_ids: torch.Tensor, topk: int,
+                              w1_bias: torch.Tensor | None, w2_bias: torch.Tensor | None, out_dtype: torch.dtype,
+                              expert_offset: int, num_experts: int, renormalize: bool,
+                              act_func: Callable[[torch.Tensor], torch.Tensor] | None) -> torch.Tensor:
+        """The layer: hidden codes [M, H] with scales [M, H / group] -> [M, H] of `out_dtype`.
+
+        w1 [local experts, 2I, H] and w2 [local experts, H, I] are codes of hidden's dtype, their scales
+        [local experts, 2I / group_n, H / group] and [local experts, H / group_n, I / group]; biases
+        [local experts, 2I] and [local experts, H]; topk_weights float32 and topk_ids [M, topk]. Local expert e is
+        expert expert_offset + e of num_experts. A route's state is the down projection of the activated gate and up
+        projection, quantised in between in hidden's groups; both projections are stored in out_dtype. A token's row is
+        the weighted sum over its routes, an expert that is not here giving 0; `renormalize` divides a token's weights
+        by their sum first. act_func takes the place of SwiGLU.
+        """
+
+    def moe_schedule(self, tokens: int, top_k: int, num_experts: int, local_experts: int, expert_offset: int,
+                     hidden_size: int, intermediate: int, device: torch.device) -> dict[str, dict]:
+        """How fused_moe_blocked_fp8 would launch its projections for e4m3fn codes and groups of 128, on a GPU.
+
+        'gate_up' and 'down' each have 'operator' ('grouped_gemm' or 'grouped_gemm_blocks'), 'block_m', 'block_n',
+        'transpose_mma', and how rows are found: 'top_k', 'reindex_a', 'reindex_c', as those operators take them.
         """
