@@ -11,6 +11,7 @@ def contract(operator: str) -> ModuleType:
     from harness.contracts import (
         activate_and_quant,
         fill_kv_cache,
+        fused_moe_blocked_fp8,
         grouped_gemm,
         grouped_gemm_blocks,
         moe_reduce,
@@ -23,7 +24,8 @@ def contract(operator: str) -> ModuleType:
         sorted_routes,
     )
     contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, sorted_routes, route_blocks,
-                 moe_reduce, fill_kv_cache, grouped_gemm, grouped_gemm_blocks, moe_schedule)
+                 moe_reduce, fill_kv_cache, grouped_gemm, grouped_gemm_blocks, fused_moe_blocked_fp8,
+                 moe_schedule)
     return {module.OPERATOR: module for module in contracts}[operator]
 
 
