@@ -67,6 +67,14 @@ STOCK_DEVIATIONS = (
     Deviation('F40', 'grouped_gemm', '-more_rows_than_tokens', ContractBroken,
               'the grid has room for next_power_of_2(max(64, tokens)) rows an expert, and tokens that name an expert '
               'several times give it more: the rest are not computed', 'rows 64 to 79 of 80, up to the end'),
+    Deviation('F1', 'fused_moe_blocked_fp8', 'no_tokens', ZeroDivisionError,
+              'the layer quantises the activation of its routes, of which there are none'),
+    Deviation('F40', 'fused_moe_blocked_fp8', 'more_rows_than_tokens', ContractBroken,
+              'the dense schedule computes next_power_of_2(max(64, tokens)) rows an expert; the rest of its routes stay '
+              'as they were allocated, and go into the output', 'the same call twice over different poison'),
+    Deviation('F41', 'fused_moe_blocked_fp8', 'hidden_groups_64', ContractBroken,
+              'the GEMMs step along K in groups of the weights and take one scale of the hidden codes for each step',
+              'gate_up: stock fused_moe_blocked_fp8 against float64 given its codes'),
     Deviation('F20', 'fill_kv_cache_blocked_fp8', '-off_group', ContractBroken,
               'lanes past the head dimension load the head\'s first elements again, and these take part in the maximum '
               'of a last group that is not whole', 'owned slots against the oracle, the others unchanged'),

@@ -6,9 +6,10 @@ GEMM's error of a rounding edge.
 Promise, stage by stage, for a subject that lets its stages be tapped (stock): routing metadata as in sorted_routes and
 route_blocks; both projections within the bound of the matrix instruction that ran, given the codes that they took;
 activation and quantisation in every byte of stock's own; the reduce as in moe_reduce; every stage takes what the one
-before it gave. Promise (bytes): the relations of harness/contracts/fused_moe_relations.py; in decode a token alone gives
-its row of the batch. Promise (observed): the kernels and tiles that a case names are those that ran.
-Weights of idle experts are never read. Hidden codes and weights may be grouped unlike one another along K.
+before it gave. Promise (bytes): the relations of harness/contracts/fused_moe_relations.py; in decode a token alone
+gives its row of the batch. Promise (observed): the kernels and tiles that a case names are those that ran.
+Weights of idle experts are never read. Hidden codes and weights that are grouped unlike one another along K are
+computed with the scales that they have, or refused.
 Comparator: the float64 oracle; stock's silu_and_mul and quant_fp8 of the same install.
 """
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from harness.contracts import deviations, fused_moe_relations, fused_moe_stages, fused_moe_truth
 from harness.contracts.case import Case
 from harness.contracts.formats import TORCH_STORAGE
-from harness.contracts.fused_moe_cases import OPERATOR, make_cases
+from harness.contracts.fused_moe_cases import OPERATOR, layer_of, make_cases
 from harness.contracts.fused_moe_problem import ACTIVATIONS, Layer, call
 from harness.contracts.fused_moe_stages import Observed
 from harness.contracts.grouped_gemm_judging import instruction_of
@@ -48,7 +49,12 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
         return
     deviation = deviations.find(case.operator, case.id) if subject.name == 'stock' else None
     if deviation is None:
-        _judge(case, subject, setting, log)
+        try:
+            _judge(case, subject, setting, log)
+        except (ValueError, TypeError) as error:
+            if not case.options['refusable']:
+                raise
+            log.add(Record('refusal', f'{subject.name} {OPERATOR} refuses: {error}', 1))
     else:  # the deviation is the evidence; the records of the promise that stock breaks would say the opposite
         deviations.assert_deviates(log, deviation, lambda: _judge(case, subject, setting, EvidenceLog()),
                                    setting.reproduce)
@@ -61,14 +67,14 @@ def _as_on_gpu(case: Case, setting: Setting):
 
 
 def _judge_relation(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
-    layer, context, name = case.options['layer'], setting.context(), case.options['relation']
+    layer, context, name = layer_of(case), setting.context(), case.options['relation']
     relation = fused_moe_relations.RELATIONS[name][1]
     for words, found, expected in relation(layer, lambda *asked: call(subject, *asked), case.build(setting.device)):
         compare_bytes(log, f'output: {subject.name} {OPERATOR}, {words}', 'output', found, expected, context)
 
 
 def _judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
-    layer, context, what = case.options['layer'], setting.context(), f'{subject.name} {OPERATOR}'
+    layer, context, what = layer_of(case), setting.context(), f'{subject.name} {OPERATOR}'
     tensors = case.build(setting.device)
     observed: list[Observed] = []
 

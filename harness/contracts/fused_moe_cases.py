@@ -22,6 +22,7 @@ class Tried:
         path: the launches of gate/up and down, of 0.18.0.
         alone: the last token alone gives its row of the batch. replay: the graph is replayed with other inputs.
         as_on_gpu: on the cpu lane, too, the dispatch takes the GPU's way.
+        refusable: refusing is right, too.
     """
 
     why: str
@@ -31,6 +32,7 @@ class Tried:
     alone: bool = False
     replay: bool = True
     as_on_gpu: bool = False
+    refusable: bool = False
 
 
 # Eight routes on eight experts, some of which have none; small, for the cpu lane interprets every program.
@@ -67,7 +69,8 @@ _LAYERS = {
     'e5m2': Tried('codes in e5m2', replace(_SMALL, codes='e5m2')),
     'pitched': Tried('rows of hidden and weights further apart than they are long', replace(_SMALL, pitched=True)),
     'weight_groups_64': Tried('weights in finer groups along K than hidden', replace(_SMALL, group_w=64)),
-    'hidden_groups_64': Tried('hidden in finer groups along K than the weights', replace(_SMALL, group=64)),
+    'hidden_groups_64': Tried('hidden in finer groups along K than the weights', replace(_SMALL, group=64),
+                              refusable=True),
     'wide_column_groups': Tried('weights in groups of 256 columns', replace(_SMALL, group_n=256)),
     'a17': Tried('the down tile of 32', Layer(distinct(17, 2, 2), 2, intermediate=128), (dense(64), dense(32))),
     'a33': Tried('the down tile of 64', Layer(distinct(33, 2, 2), 2, intermediate=128), (dense(64), dense(64))),
@@ -84,40 +87,41 @@ _LAYERS = {
                     as_on_gpu=True),
 }
 
-_REAL = Layer(distinct(16, 8, 24), 128, hidden_size=2048, intermediate=768)
-_MANY = Layer(distinct(4, 8, 24, first=230), 256, hidden_size=4096)
+_REAL = Layer(distinct(16, 8, 12), 128, hidden_size=2048, intermediate=768)
+_MANY = Layer(distinct(4, 8, 12, first=240), 256, hidden_size=4096)
 _LARGE = {
     'decode_real': Tried('a decode of 128 experts, H 2048', _REAL, alone=True),
     'decode_real-fp16': Tried('the same in fp16', replace(_REAL, out='fp16')),
-    'prefill_real': Tried('a prefill: 2048 routes', replace(_REAL, ids=distinct(256, 8, 24)),
+    'prefill_real': Tried('a prefill: 2048 routes', replace(_REAL, ids=distinct(256, 8, 12)),
                           (dense(128), dense(64))),
-    'blocks_short': Tried('compact in both, H 2048', replace(_MANY, hidden_size=2048, ids=distinct(96, 8, 24)),
+    'blocks_short': Tried('compact in both, H 2048', replace(_MANY, hidden_size=2048, ids=distinct(96, 8, 12)),
                           (blocks(64), blocks(64))),
     'blocks_turned': Tried('compact in decode, the gate turned over', _MANY,
                            (blocks(16, transposed=True), blocks(16, 64)), alone=True),
-    'blocks_turned_32': Tried('the same with 32 rows', replace(_MANY, ids=distinct(272, 8, 24)),
+    'blocks_turned_32': Tried('the same with 32 rows', replace(_MANY, ids=distinct(272, 8, 12)),
                               (blocks(32, transposed=True), blocks(32))),
     'blocks_wide': Tried('gate/up 1024 wide', replace(_MANY, hidden_size=2048, intermediate=512,
-                                                      ids=distinct(72, 8, 24)), (blocks(64), blocks(64))),
+                                                      ids=distinct(72, 8, 12)), (blocks(64), blocks(64))),
     'blocks_down': Tried('the down projection alone is compact', replace(_MANY, intermediate=128,
                                                                          ids=distinct(1024, 8, 24)),
                          (dense(128), blocks(64))),
 }
 _RELATED = {'dense': (_SMALL, BOTH_LANES),
-            'blocks': (replace(_MANY, hidden_size=2048, ids=distinct(96, 8, 24)), SM90_ONLY)}
+            'blocks': (replace(_MANY, hidden_size=2048, ids=distinct(96, 8, 12)), SM90_ONLY)}
 
 
 def _case(name: str, tried: Tried, lanes: frozenset[str]) -> Case:
     path = {projection: vars(launch) for projection, launch in zip(('gate_up', 'down'), tried.path, strict=True)}
     return Case(OPERATOR, name, tried.why, tried.layer.build, lanes, {
-        'layer': tried.layer, 'path': path, 'alone': tried.alone, 'replay': tried.replay,
-        'as_on_gpu': tried.as_on_gpu})
+        'path': path, 'alone': tried.alone, 'replay': tried.replay, 'as_on_gpu': tried.as_on_gpu,
+        'refusable': tried.refusable})
 
 
 def _related() -> Iterator[Case]:
     for schedule, (layer, lanes) in _RELATED.items():
         for name, (why, _) in RELATIONS.items():
-            yield Case(OPERATOR, f'{schedule}-{name}', why, layer.build, lanes, {'layer': layer, 'relation': name})
+            yield Case(OPERATOR, f'{schedule}-{name}', why, layer.build, lanes,
+                       {'relation': name, 'schedule': schedule})
 
 
 def make_cases() -> tuple[Case, ...]:
@@ -125,3 +129,10 @@ def make_cases() -> tuple[Case, ...]:
     cases = [_case(name, tried, tried.lanes) for name, tried in _LAYERS.items()]
     cases += [_case(name, tried, SM90_ONLY) for name, tried in _LARGE.items()]
     return (*cases, *_related())
+
+
+def layer_of(case: Case) -> Layer:
+    """The layer that a case of this operator builds."""
+    if 'relation' in case.options:
+        return _RELATED[case.options['schedule']][0]
+    return (_LAYERS | _LARGE)[case.id].layer

@@ -1,7 +1,7 @@
 """What must not change a layer's bytes, or must change them in one exact way, whoever computes it and however.
 
-A relation: (layer, call) -> pairs of outputs [rows, H] that must be equal; call(layer, tensors) runs the layer. All keep
-the number of routes and of experts in the range of one schedule, so that every token meets the same instructions.
+A relation: (layer, call, tensors) -> pairs of outputs [rows, H] that must be equal; call(layer, tensors) is one run.
+All keep the numbers of routes and experts in the range of one schedule, so that a token meets the same instructions.
 """
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from harness.contracts.fused_moe_problem import ACTIVATIONS, Layer
 from harness.contracts.formats import TORCH_STORAGE
+from harness.contracts.fused_moe_problem import ACTIVATIONS, Layer
 from harness.contracts.setting import Setting
 from harness.contracts.silu_and_mul import ALL_BITS, trusted_table
 from harness.evidence.bits import from_numpy_bits

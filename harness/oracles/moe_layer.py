@@ -51,7 +51,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Expert:
-    """float64: w1 [2I, H] and w2 [H, I] are values of codes, their scales [rows / group_n, K / group]; biases or None."""
+    """float64: w1 [2I, H] and w2 [H, I] are values of codes, scales [rows / group_n, K / group]; biases or None."""
 
     w1: torch.Tensor
     w1_scale: torch.Tensor
