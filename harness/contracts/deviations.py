@@ -70,7 +70,7 @@ STOCK_DEVIATIONS = (
     Deviation('F1', 'fused_moe_blocked_fp8', 'no_tokens', ZeroDivisionError,
               'the layer quantises the activation of its routes, of which there are none'),
     Deviation('F40', 'fused_moe_blocked_fp8', 'more_rows_than_tokens', ContractBroken,
-              'the dense schedule computes next_power_of_2(max(64, tokens)) rows an expert; the rest of its routes stay '
+              'the dense schedule computes next_power_of_2(max(64, tokens)) rows an expert; its other routes stay '
               'as they were allocated, and go into the output', 'the same call twice over different poison'),
     Deviation('F41', 'fused_moe_blocked_fp8', 'hidden_groups_64', ContractBroken,
               'the GEMMs step along K in groups of the weights and take one scale of the hidden codes for each step',

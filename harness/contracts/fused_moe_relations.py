@@ -30,7 +30,7 @@ def _picked(tensor: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
 
 
 def permuted_tokens(layer: Layer, call: Call, tensors: Tensors) -> Iterator[Pair]:
-    order = torch.roll(torch.arange(len(tensors['hidden']), device=tensors['hidden'].device).flip(0), 1)
+    order = torch.arange(len(tensors['hidden']), device=tensors['hidden'].device).flip(0)
     yield ('tokens in another order', call(layer, _of_tokens(tensors, order)), call(layer, tensors)[order])
 
 
