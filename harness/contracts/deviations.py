@@ -123,6 +123,14 @@ STOCK_DEVIATIONS = (
                 'a row is multiplied with its stride in 32 bits: past 2^31 elements it is written 2^32 elements before '
                 'its place', 'elements were written outside the row that has a route')
       for operator in ('grouped_gemm', 'grouped_gemm_blocks')),
+    Deviation('F1', 'fused_moe_blocked_fp8', 'no_tokens', ZeroDivisionError,
+              'the layer quantises the activation of its routes, of which there are none'),
+    Deviation('F40', 'fused_moe_blocked_fp8', 'more_rows_than_tokens', ContractBroken,
+              'the dense schedule computes next_power_of_2(max(64, tokens)) rows an expert; its other routes stay '
+              'as they were allocated, and go into the output', 'the same call twice over different poison'),
+    Deviation('F41', 'fused_moe_blocked_fp8', 'hidden_groups_64', ContractBroken,
+              'the GEMMs step along K in groups of the weights and take one scale of the hidden codes for each step',
+              'gate_up: stock fused_moe_blocked_fp8 against float64 given its codes'),
     Deviation('F20', 'fill_kv_cache_blocked_fp8', '-off_group', ContractBroken,
               'lanes past the head dimension load the head\'s first elements again, and these take part in the maximum '
               'of a last group that is not whole', 'owned slots against the oracle, the others unchanged'),

@@ -202,7 +202,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
     compare_layout(log, 'layout', 'reduced', found, (rows, columns), routed.hidden.dtype, context,
                    (columns, 1) if rows else None)
     if found.numel():
-        _judge_sums(log, found, routed, case.options, setting.lane, context)
+        judge_sums(log, found, routed, case.options, setting.lane, context)
 
 
 def _judge_far(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
@@ -215,8 +215,9 @@ def _judge_far(case: Case, subject: Subject, setting: Setting, log: EvidenceLog)
                                setting.reproduce)
 
 
-def _judge_sums(log: EvidenceLog, found: torch.Tensor, routed: Routed, options: dict, lane: Lane,
+def judge_sums(log: EvidenceLog, found: torch.Tensor, routed: Routed, options: dict, lane: Lane,
                 context: Context) -> None:
+    """Every sum of `found` [M, N], as this contract promises it for a lane. `options` as a case has them."""
     hidden, weights = (tensor.to(torch.float64).cpu().numpy() for tensor in (routed.hidden, routed.weights))
     arguments = (hidden, weights, options['storage'], options['fp32_acc'])
     results = {order: oracle.reduce(*arguments, order) for order in ORDERS_OF_LANE[lane]}
