@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ci import newhooks
+from ci.alone import Alone, free_gpu_gib
 from ci.court import Court, HarnessCourt
 from ci.events import RESULTS, LogWriter
 from ci.processes import die_with_parent, usable_cores
@@ -98,6 +99,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         config.pluginmanager.register(trials, _TRIALS)
         recorder = Recorder(LogWriter(state.out / RESULTS), trials, _worker_id(config), _time_limit(config))
         config.pluginmanager.register(recorder, 'bitgate-recorder')
+        if state.lane is Lane.SM90:
+            config.pluginmanager.register(Alone(state.out, free_gpu_gib), 'bitgate-alone')
         if state.settings.upstream:
             config.args[:] = expand(config.args, state.settings.upstream)
             config.pluginmanager.register(UpstreamTests(state.settings.upstream, trials), 'bitgate-upstream')

@@ -12,9 +12,11 @@ def contract(operator: str) -> ModuleType:
         activate_and_quant,
         call_signatures,
         fill_kv_cache,
+        fused_moe_blocked_fp8,
         grouped_gemm,
         grouped_gemm_blocks,
         moe_reduce,
+        moe_schedule,
         quant_fp8,
         refusals,
         route_blocks,
@@ -27,7 +29,7 @@ def contract(operator: str) -> ModuleType:
     )
     contracts = (silu_and_mul, quant_fp8, silu_and_mul_quant, activate_and_quant, refusals, sorted_routes, route_blocks,
                  moe_reduce, fill_kv_cache, grouped_gemm, grouped_gemm_blocks, call_signatures, silu_and_mul_moe_ep,
-                 silu_and_mul_masked_post_quant_fwd, v4_swiglu_and_quant_fp8)
+                 silu_and_mul_masked_post_quant_fwd, v4_swiglu_and_quant_fp8, fused_moe_blocked_fp8, moe_schedule)
     return {module.OPERATOR: module for module in contracts}[operator]
 
 

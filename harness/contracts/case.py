@@ -7,6 +7,7 @@ from typing import Any
 
 BOTH_LANES = frozenset({'cpu', 'sm90'})
 SM90_ONLY = frozenset({'sm90'})
+CPU_ONLY = frozenset({'cpu'})
 
 
 @dataclass(frozen=True)

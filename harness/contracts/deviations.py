@@ -39,8 +39,57 @@ class Deviation:
             raise ValueError(f'Deviation.shows: expected which promise {self.finding} breaks, found nothing')
 
 
+def _bad(finding: str, why: str, shows: str, **calls: tuple[str, ...]) -> list[Deviation]:
+    """What stock does with input that it should refuse: operator=(names of harness/contracts/bad_calls.py, ...)."""
+    return [Deviation(finding, operator, f'bad-{name}', ContractBroken, why, shows)
+            for operator, names in calls.items() for name in names]
+
+
+_RESULT, _OUTSIDE, _ASSERTION, _DIVISION = ('found a result', 'wrote outside out', 'found AssertionError',
+                                            'found ZeroDivisionError')
+_GEMM_TAKES = ('codes_differ', 'k_differs', 'scales_bf16', 'ids_int64')
+_BAD_INPUT = [
+    *_bad('F30', 'dtypes are not looked at: whatever the kernel can compute is computed', _RESULT,
+          silu_and_mul=('float32', 'integers', 'out_dtype'), quant_fp8=('float32', 'codes_float16'),
+          moe_reduce=('integers', 'weights_int64'),
+          fill_kv_cache_blocked_fp8=('cache_dtype', 'cache_dtypes_differ', 'scale_dtype'),
+          grouped_gemm=_GEMM_TAKES, grouped_gemm_blocks=_GEMM_TAKES),
+    *_bad('F31', 'shapes are not held against each other: what does not fit is cut, or taken from a neighbour', _RESULT,
+          silu_and_mul=('odd_width', 'out_overlap'), fill_kv_cache_blocked_fp8=('too_few_scales', 'fewer_heads')),
+    *_bad('F32', 'an output of the caller\'s is taken for one of the right shape, and written behind its end', _OUTSIDE,
+          silu_and_mul=('out_narrow', 'out_few_rows'), grouped_gemm=('out_narrow', 'out_few_rows'),
+          grouped_gemm_blocks=('out_narrow', 'out_few_rows')),
+    *_bad('F33', 'a bare assertion: no text, and gone under python -O', _ASSERTION,
+          silu_and_mul=('three_dimensions', ),
+          quant_fp8=('one_dimension', 'partial_group', 'scale_fmt', 'scale_fmt_case'),
+          moe_reduce=('two_dimensions', 'weights_flat', 'weights_of_fewer_experts', 'weights_of_more_tokens'),
+          fill_kv_cache_blocked_fp8=('scale_fmt', ), grouped_gemm=('a_three_dimensions', 'uneven_groups'),
+          grouped_gemm_blocks=('a_three_dimensions', 'uneven_groups', 'block_wider_than_group')),
+    *_bad('F34', 'the group size is not looked at before it divides', _DIVISION, quant_fp8=('group_0', 'group_512')),
+    *_bad('F34', 'the group size is not looked at before it divides', 'negative dimension -2',
+          quant_fp8=('group_negative', )),
+    *_bad('F34', 'the group size is not looked at before the kernel is compiled with it', 'power of 2',
+          quant_fp8=('group_96', )),
+    *_bad('F34', 'the group size is not looked at before the kernel is compiled with it', 'integer division or modulo',
+          fill_kv_cache_blocked_fp8=('group_0', )),
+    *_bad('F35', 'refused, but by an error that does not name the argument', 'Unsupported layout',
+          fill_kv_cache_blocked_fp8=('layout', )),
+    *_bad('F35', 'refused, but by an error that does not name the argument', 'requires a floating point input type',
+          quant_fp8=('codes_uint8', )),
+    *_bad('F35', 'refused, but by the compiler', 'unexpected type fp32', fill_kv_cache_blocked_fp8=('lengths_float', )),
+    *_bad('F35', 'refused, but by the compiler', 'Unsupported rhs dtype', grouped_gemm=('codes_bf16', ),
+          grouped_gemm_blocks=('codes_bf16', )),
+    *_bad('F36', 'refused by the launcher, which knows the argument\'s number only', 'cannot be accessed from Triton',
+          silu_and_mul=('out_on_host', ), moe_reduce=('weights_on_host', ), grouped_gemm=('out_on_host', ),
+          grouped_gemm_blocks=('out_on_host', )),
+    *_bad('F41', 'scales are read once a group of b\'s: with finer groups of a, every other one is left out', _RESULT,
+          grouped_gemm=('finer_a_scales', ), grouped_gemm_blocks=('finer_a_scales', )),
+    *_bad('F42', 'the dense launcher takes a tile wider than a group of columns, and one scale for all of it', _RESULT,
+          grouped_gemm=('block_wider_than_group', )),
+]
 _ROUTING = ('sorted_routes', 'route_blocks')
 STOCK_DEVIATIONS = (
+    *_BAD_INPUT,
     Deviation('F1', 'quant_fp8', '-no_rows', ZeroDivisionError,
               'the launcher divides the row count by a grid of zero programs when M is 0'),
     *(Deviation('F21', operator, '-id_past_the_end', ContractBroken,
@@ -64,6 +113,9 @@ STOCK_DEVIATIONS = (
     Deviation('F25', 'route_blocks', '-slice_past_the_end', ContractBroken,
               'the counts behind the last expert are read, and whatever stands there is cut into blocks',
               "expected a refusal that names 'expert_offset', found a result"),
+    Deviation('F26', 'moe_reduce', '-output_past_2_31', ContractBroken,
+              'a token is multiplied with its stride in 32 bits: past 2^31 elements it is read and written 2^32 '
+              'elements before its place', 'against half of their states'),
     Deviation('F40', 'grouped_gemm', '-more_rows_than_tokens', ContractBroken,
               'the grid has room for next_power_of_2(max(64, tokens)) rows an expert, and tokens that name an expert '
               'several times give it more: the rest are not computed', 'rows 64 to 79 of 80, up to the end'),
@@ -71,6 +123,14 @@ STOCK_DEVIATIONS = (
                 'a row is multiplied with its stride in 32 bits: past 2^31 elements it is written 2^32 elements before '
                 'its place', 'elements were written outside the row that has a route')
       for operator in ('grouped_gemm', 'grouped_gemm_blocks')),
+    Deviation('F1', 'fused_moe_blocked_fp8', 'no_tokens', ZeroDivisionError,
+              'the layer quantises the activation of its routes, of which there are none'),
+    Deviation('F40', 'fused_moe_blocked_fp8', 'more_rows_than_tokens', ContractBroken,
+              'the dense schedule computes next_power_of_2(max(64, tokens)) rows an expert; its other routes stay '
+              'as they were allocated, and go into the output', 'the same call twice over different poison'),
+    Deviation('F41', 'fused_moe_blocked_fp8', 'hidden_groups_64', ContractBroken,
+              'the GEMMs step along K in groups of the weights and take one scale of the hidden codes for each step',
+              'gate_up: stock fused_moe_blocked_fp8 against float64 given its codes'),
     Deviation('F20', 'fill_kv_cache_blocked_fp8', '-off_group', ContractBroken,
               'lanes past the head dimension load the head\'s first elements again, and these take part in the maximum '
               'of a last group that is not whole', 'owned slots against the oracle, the others unchanged'),

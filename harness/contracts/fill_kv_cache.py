@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import torch
 
-from harness.contracts import deviations, values
+from harness.contracts import bad_calls, bad_input, deviations, values
 from harness.contracts.case import SM90_ONLY, Case
 from harness.contracts.formats import EVERY_FORMAT, TWO_FORMATS, QuantFormat
 from harness.contracts.kv_cache_inputs import Geometry, Paged, division_edges, loud_start, noise, paged, place_caches
@@ -132,7 +132,7 @@ def _catalogue() -> tuple[Case, ...]:
     return tuple(cases)
 
 
-CASES = _catalogue()
+CASES = _catalogue() + bad_input.cases(OPERATOR, bad_calls.FILL_KV_CACHE)
 
 
 def geometry_of(case: Case) -> Geometry:
@@ -154,6 +154,9 @@ def fill(subject: Subject, options: dict, geometry: Geometry, tensors: dict) -> 
 
 def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
     """Judge one case. Raises ContractBroken."""
+    if bad_input.is_bad(case):
+        bad_input.judge(case, subject, setting, log)
+        return
     tensors, geometry = case.build(setting.device).tensors, geometry_of(case)
     deviation = deviations.find(OPERATOR, case.id)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import torch
 
+from harness.contracts import bad_calls, bad_input
 from harness.contracts import grouped_gemm_judging as judging
 from harness.contracts.case import Case
 from harness.contracts.grouped_gemm_cases import MORE_ROWS, OFF_BLOCK, make_cases
@@ -27,7 +28,7 @@ from harness.subjects.protocol import Subject
 OPERATOR = 'grouped_gemm'
 TILES = (Tile(16), Tile(32), Tile(64), Tile(128))
 CASES = make_cases(OPERATOR, TILES, (Tile(16), Tile(64)), [
-    (Tile(16), OFF_BLOCK), (Tile(64), OFF_BLOCK | MORE_ROWS)])
+    (Tile(16), OFF_BLOCK), (Tile(64), OFF_BLOCK | MORE_ROWS)]) + bad_input.cases(OPERATOR, bad_calls.GROUPED_GEMM)
 
 
 def call(subject: Subject, tensors: Tensors, built: Built, out: torch.Tensor) -> None:
@@ -42,4 +43,7 @@ def call(subject: Subject, tensors: Tensors, built: Built, out: torch.Tensor) ->
 
 def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
     """Judge one case. Raises ContractBroken."""
+    if bad_input.is_bad(case):
+        bad_input.judge(case, subject, setting, log)
+        return
     judging.judge(case, subject, setting, log, call)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from harness.contracts import grouped_gemm
+from harness.contracts import bad_calls, bad_input, grouped_gemm
 from harness.contracts import grouped_gemm_judging as judging
 from harness.contracts.case import Case
 from harness.contracts.grouped_gemm_cases import MORE_ROWS, OFF_BLOCK, make_cases
@@ -24,7 +24,7 @@ from harness.subjects.protocol import Subject
 OPERATOR = 'grouped_gemm_blocks'
 TILES = (Tile(16, 64), Tile(16), Tile(32), Tile(64), Tile(128), Tile(16, transposed=True), Tile(32, transposed=True))
 CASES = make_cases(OPERATOR, TILES, (Tile(16, 64), Tile(64), Tile(16, transposed=True)), [
-    (Tile(16, 64), OFF_BLOCK), (Tile(64), MORE_ROWS)])
+    (Tile(16, 64), OFF_BLOCK), (Tile(64), MORE_ROWS)]) + bad_input.cases(OPERATOR, bad_calls.GROUPED_GEMM_BLOCKS)
 
 
 def call(subject: Subject, tensors: Tensors, built: Built, out: torch.Tensor) -> None:
@@ -40,6 +40,9 @@ def call(subject: Subject, tensors: Tensors, built: Built, out: torch.Tensor) ->
 
 def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
     """Judge one case. Raises ContractBroken."""
+    if bad_input.is_bad(case):
+        bad_input.judge(case, subject, setting, log)
+        return
 
     def equal_to_dense(built: Built, found: torch.Tensor, instruction: Instruction, context: Context) -> None:
         dense = built.problem.build(Tile(16 if instruction is MMA else 128), setting.device)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from harness.contracts import bad_calls, bad_input, deviations, moe_reduce_far
 from harness.contracts import moe_reduce_inputs as inputs
 from harness.contracts.case import SM90_ONLY, Case
 from harness.contracts.layouts import with_gaps
@@ -164,11 +165,17 @@ def _catalogue() -> tuple[Case, ...]:
     return tuple(cases)
 
 
-CASES = _catalogue()
+CASES = _catalogue() + (moe_reduce_far.case(OPERATOR), ) + bad_input.cases(OPERATOR, bad_calls.MOE_REDUCE)
 
 
 def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
     """Judge one case. Raises ContractBroken."""
+    if bad_input.is_bad(case):
+        bad_input.judge(case, subject, setting, log)
+        return
+    if case.id.endswith(moe_reduce_far.FAR):
+        _judge_far(case, subject, setting, log)
+        return
     routed = case.build(setting.device)
     rows, experts, columns = routed.hidden.shape
     named = {'hidden': routed.hidden, 'weights': routed.weights}
@@ -188,11 +195,22 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
     compare_layout(log, 'layout', 'reduced', found, (rows, columns), routed.hidden.dtype, context,
                    (columns, 1) if rows else None)
     if found.numel():
-        _judge_sums(log, found, routed, case.options, setting.lane, context)
+        judge_sums(log, found, routed, case.options, setting.lane, context)
 
 
-def _judge_sums(log: EvidenceLog, found: torch.Tensor, routed: Routed, options: dict, lane: Lane,
+def _judge_far(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
+    deviation = deviations.find(OPERATOR, case.id) if subject is setting.stock else None
+    if deviation is None:
+        moe_reduce_far.judge(case, subject, setting, log)
+        return
+    # a log of its own: what is known to differ must not stand against the pass
+    deviations.assert_deviates(log, deviation, lambda: moe_reduce_far.judge(case, subject, setting, EvidenceLog()),
+                               setting.reproduce)
+
+
+def judge_sums(log: EvidenceLog, found: torch.Tensor, routed: Routed, options: dict, lane: Lane,
                 context: Context) -> None:
+    """Every sum of `found` [M, N], as this contract promises it for a lane. `options` as a case has them."""
     hidden, weights = (tensor.to(torch.float64).cpu().numpy() for tensor in (routed.hidden, routed.weights))
     arguments = (hidden, weights, options['storage'], options['fp32_acc'])
     results = {order: oracle.reduce(*arguments, order) for order in ORDERS_OF_LANE[lane]}

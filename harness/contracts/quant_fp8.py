@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from harness.contracts import deviations, values
+from harness.contracts import bad_calls, bad_input, deviations, values
 from harness.contracts.case import SM90_ONLY, Case
 from harness.contracts.formats import (
     COLUMN_MAJOR,
@@ -101,7 +101,7 @@ def make_cases(operator: str, to_input) -> tuple[Case, ...]:
                         lambda rows: to_input(far, shape_noise(far, rows, 1)))
 
     cases = [Case(operator, f'{far.id}-past_2_31', FAR_WHY, far_input, SM90_ONLY,
-                  {**far.options(), 'spots': FAR_SPOTS})]
+                  {**far.options(), 'spots': FAR_SPOTS, 'memory_gib': 20})]
     for fmt in EVERY_FORMAT:
         cases += [case(fmt, f.__name__, why, pattern(f)) for f, why in PATTERNS.items()]
     for fmt in TWO_FORMATS:
@@ -136,7 +136,8 @@ def _transposed(fmt: QuantFormat) -> Case:
                 build, options=fmt.options())
 
 
-CASES = make_cases(OPERATOR, lambda fmt, bits: bits) + tuple(_transposed(fmt) for fmt in TWO_FORMATS)
+CASES = (make_cases(OPERATOR, lambda fmt, bits: bits) + tuple(_transposed(fmt) for fmt in TWO_FORMATS)
+         + bad_input.cases(OPERATOR, bad_calls.QUANT_FP8))
 
 
 def call_arguments(options: dict) -> dict:
@@ -152,6 +153,9 @@ def scale_stride(rows: int, groups: int, column_major: bool) -> tuple[int, int]:
 
 def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
     """Judge one case. Raises ContractBroken."""
+    if bad_input.is_bad(case):
+        bad_input.judge(case, subject, setting, log)
+        return
     x = case.build(setting.device)
     arguments = call_arguments(case.options)
 

@@ -45,7 +45,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
         named = dict(zip(NAMES, found, strict=True))
         routing.ascending_within_experts(named['sorted_idx'], named['exp_end'])
         for name in ('block_expert_ids', 'block_offsets'):
-            _clear_after_last_block(named[name], named['block_end'])
+            clear_after_last_block(named[name], named['block_end'])
         return named
 
     def judge_routed(found, ids, what, context):
@@ -55,7 +55,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
     routing.judge(case, subject, setting, log, operator, judge_routed)
 
 
-def _clear_after_last_block(entries: torch.Tensor, block_end: torch.Tensor) -> None:
+def clear_after_last_block(entries: torch.Tensor, block_end: torch.Tensor) -> None:
     """In place, and without waiting for the device: a graph captures this."""
     entries.masked_fill_(torch.arange(entries.numel(), device=entries.device) >= block_end[-1], NO_BLOCK)
 

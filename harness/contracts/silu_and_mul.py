@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from harness.contracts import values
+from harness.contracts import bad_calls, bad_input, values
 from harness.contracts.case import SM90_ONLY, Case
 from harness.contracts.formats import TORCH_STORAGE
 from harness.contracts.layouts import FAR_SPOTS, far_rows, with_gaps
@@ -131,7 +131,7 @@ def _catalogue() -> tuple[Case, ...]:
         cases.append(_case('preallocated', 'an output given by the caller, inside a larger buffer', storage,
                            lambda f: _noise(f, 5, 256), preallocated=True))
     cases.append(Case(OPERATOR, 'bf16-past_2_31', 'offsets past 2^31 elements in input and output', _far, SM90_ONLY,
-                      {'storage': 'bf16', 'spots': FAR_SPOTS}))
+                      {'storage': 'bf16', 'spots': FAR_SPOTS, 'memory_gib': 20}))
     return tuple(cases)
 
 
@@ -139,7 +139,7 @@ def _far(device: torch.device) -> torch.Tensor:
     return far_rows(256, torch.bfloat16, device, lambda rows: _noise(FORMATS['bf16'], rows, 128))
 
 
-CASES = _catalogue()
+CASES = _catalogue() + bad_input.cases(OPERATOR, bad_calls.SILU_AND_MUL)
 
 
 @lru_cache(maxsize=8)
@@ -167,6 +167,9 @@ def trusted_table(subject: Subject, storage: str, device: torch.device) -> np.nd
 
 def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
     """Judge one case. Raises ContractBroken."""
+    if bad_input.is_bad(case):
+        bad_input.judge(case, subject, setting, log)
+        return
     x = case.build(setting.device)
     storage = FORMATS[case.options['storage']]
     columns = x.size(1) // 2

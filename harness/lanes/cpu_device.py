@@ -115,6 +115,22 @@ def reported_sm_count(count: int) -> Iterator[None]:
         _report(before)
 
 
+@contextmanager
+def tensors_report_cuda() -> Iterator[None]:
+    """Has every tensor say that it lies on a GPU: a dispatch that asks takes the way that it takes there.
+
+    Raises:
+        RuntimeError: the cpu lane is not active.
+    """
+    if _properties is None:
+        raise RuntimeError('tensors_report_cuda: expected an active cpu lane, found none')
+    torch.Tensor.is_cuda = property(lambda tensor: True)  # shadows what torch.Tensor inherits
+    try:
+        yield
+    finally:
+        del torch.Tensor.is_cuda
+
+
 def _report(properties: DeviceProperties) -> None:
     global _properties
     _properties = properties

@@ -10,7 +10,8 @@ import torch
 
 OPERATORS = ('silu_and_mul', 'quant_fp8', 'silu_and_mul_quant', 'activate_and_quant', 'refusals', 'sorted_routes',
              'route_blocks', 'grouped_gemm', 'grouped_gemm_blocks', 'moe_reduce', 'fill_kv_cache_blocked_fp8',
-             'silu_and_mul_moe_ep', 'silu_and_mul_masked_post_quant_fwd', 'v4_swiglu_and_quant_fp8', 'call_signatures')
+             'fused_moe_blocked_fp8', 'moe_schedule', 'silu_and_mul_moe_ep', 'silu_and_mul_masked_post_quant_fwd',
+             'v4_swiglu_and_quant_fp8', 'call_signatures')
 
 
 class SubjectRefused(Exception):
@@ -158,3 +159,28 @@ class Subject(Protocol):
 
     def call_signatures(self) -> Path:
         """The folder that holds the package lmdeploy, whose source is judged without being imported."""
+
+    def fused_moe_blocked_fp8(self, hidden: torch.Tensor, hidden_scale: torch.Tensor, w1: torch.Tensor,
+                              w1_scale: torch.Tensor, w2: torch.Tensor, w2_scale: torch.Tensor,
+                              topk_weights: torch.Tensor, topk_ids: torch.Tensor, topk: int,
+                              w1_bias: torch.Tensor | None, w2_bias: torch.Tensor | None, out_dtype: torch.dtype,
+                              expert_offset: int, num_experts: int, renormalize: bool,
+                              act_func: Callable[[torch.Tensor], torch.Tensor] | None) -> torch.Tensor:
+        """The layer: hidden codes [M, H] with scales [M, H / group] -> [M, H] of `out_dtype`.
+
+        w1 [local experts, 2I, H] and w2 [local experts, H, I] are codes of hidden's dtype, their scales
+        [local experts, 2I / group_n, H / group] and [local experts, H / group_n, I / group]; biases
+        [local experts, 2I] and [local experts, H]; topk_weights float32 and topk_ids [M, topk]. Local expert e is
+        expert expert_offset + e of num_experts. A route's state is the down projection of the activated gate and up
+        projection, quantised in between in hidden's groups; both projections are stored in out_dtype. A token's row is
+        the weighted sum over its routes, an expert that is not here giving 0; `renormalize` divides a token's weights
+        by their sum first. act_func takes the place of SwiGLU.
+        """
+
+    def moe_schedule(self, tokens: int, top_k: int, num_experts: int, local_experts: int, expert_offset: int,
+                     hidden_size: int, intermediate: int, device: torch.device) -> dict[str, dict]:
+        """How fused_moe_blocked_fp8 would launch its projections for e4m3fn codes and groups of 128, on a GPU.
+
+        'gate_up' and 'down' each have 'operator' ('grouped_gemm' or 'grouped_gemm_blocks'), 'block_m', 'block_n',
+        'transpose_mma', and how rows are found: 'top_k', 'reindex_a', 'reindex_c', as those operators take them.
+        """

@@ -1,6 +1,7 @@
 """Stock: lmdeploy as installed, or a checkout of it, probed by capability."""
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import sys
@@ -8,9 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 from harness.lanes import cpu_device, interpreter
 from harness.lanes.activation import active_lane
 from harness.lanes.lane import Lane
+from harness.subjects import taps
 from harness.subjects.protocol import Provenance, SubjectRefused
 from harness.subjects.provenance import source_sha256
 
@@ -19,6 +23,8 @@ _ROUTES = ('topk_ids', 'num_experts')
 _SLICE = ('local_num_experts', 'expert_offset')
 _GEMM = ('A', 'A_scale', 'B', 'B_scale', 'C', 'sorted_idx')
 _GEMM_OPTIONS = ('bias', 'top_k', 'expert_offset', 'reindex_a', 'reindex_c', 'block_m', 'block_n')
+_LAYER = ('input', 'input_scale', 'w1', 'w1_scale', 'w2', 'w2_scale', 'topk_weights', 'topk_ids', 'topk', 'w1_bias',
+          'w2_bias', 'out_dtype', 'expert_offset', 'num_experts', 'renormalize', 'act_func')
 # Operator -> (module below KERNELS, function, parameters that this adapter passes).
 _OFFERED = {
     'silu_and_mul': ('activation', 'silu_and_mul', ('gate_up', 'out')),
@@ -40,6 +46,8 @@ _OFFERED = {
                                   ('k_states', 'v_states', 'k_caches', 'v_caches', 'ks_caches', 'vs_caches',
                                    'cu_seqlen_q', 'kv_seqlens', 'max_q_seqlen', 'block_offsets', 'group_size',
                                    'kv_layout', 'scale_fmt')),
+    'fused_moe_blocked_fp8': ('moe.blocked_fp8', 'fused_moe_blocked_fp8', _LAYER),
+    'moe_schedule': ('moe.blocked_fp8', 'fused_moe_blocked_fp8', _LAYER),
 }
 # (operator, preparation) -> what the operator of that name chooses from by shape.
 _PREPARATIONS = {
@@ -124,6 +132,35 @@ class Stock:
 
     def call_signatures(self):
         return Path(self.provenance.path).parent
+
+    def fused_moe_blocked_fp8(self, *tensors, **options):
+        return self._functions['fused_moe_blocked_fp8'](*tensors, **options)
+
+    def moe_schedule(self, tokens, top_k, num_experts, local_experts, expert_offset, hidden_size, intermediate, device):
+        layer = self._functions['moe_schedule']
+        tensors = _of_shapes(tokens, top_k, local_experts, hidden_size, intermediate, device)
+        on_gpu = cpu_device.tensors_report_cuda() if active_lane() is Lane.CPU else contextlib.nullcontext()
+        with taps.undone(self._modules['moe.blocked_fp8']) as calls, on_gpu:
+            layer(*tensors, topk=top_k, out_dtype=torch.bfloat16, expert_offset=expert_offset, num_experts=num_experts)
+        return taps.schedule(calls)
+
+    def tapped(self):
+        """Context: collects what passes between the stages of fused_moe_blocked_fp8 (see harness/subjects/taps.py)."""
+        return taps.tapped(self._modules['moe.blocked_fp8'])
+
+
+def _of_shapes(tokens, top_k, experts, hidden_size, intermediate, device) -> tuple[torch.Tensor, ...]:
+    """A layer's tensors without numbers: one element, whatever the shape, for all of it."""
+
+    def tensor(dtype, *shape):
+        return torch.ones(1, device=device).to(dtype).expand(*shape)
+
+    codes, scale, group = torch.float8_e4m3fn, torch.float32, 128
+    h, i = hidden_size // group, intermediate // group
+    return (tensor(codes, tokens, hidden_size), tensor(scale, tokens, h),
+            tensor(codes, experts, 2 * intermediate, hidden_size), tensor(scale, experts, 2 * i, h),
+            tensor(codes, experts, hidden_size, intermediate), tensor(scale, experts, h, i),
+            tensor(scale, tokens, top_k), tensor(torch.int64, tokens, top_k))
 
 
 def load_stock(lmdeploy_src: Path | None = None) -> Stock:

@@ -14,7 +14,7 @@ from suites.selftest.planted import NOTICED, assert_holds, assert_noticed
 
 CPU = torch.device('cpu')
 DIGITS = {'bf16': (8, -133), 'fp16': (11, -24), 'fp32': (24, -149)}
-ORDER_FREE = [case for case in moe_reduce.CASES if case.options['order_free'] and 'cpu' in case.lanes]
+ORDER_FREE = [case for case in moe_reduce.CASES if case.options.get('order_free') and 'cpu' in case.lanes]
 
 
 def nearest(value: Fraction, name: str) -> Fraction:

@@ -1,0 +1,56 @@
+"""The layer's output as an interval, from its inputs alone: the oracle applied to every expert that has routes."""
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from harness.contracts.formats import TORCH_STORAGE
+from harness.contracts.fused_moe_problem import ACTIVATIONS, Layer
+from harness.contracts.setting import Setting
+from harness.contracts.silu_and_mul import ALL_BITS, trusted_table
+from harness.evidence.bits import from_numpy_bits
+from harness.evidence.trial import Tensors
+from harness.oracles import moe_layer as oracle
+from harness.oracles.fp8 import FP8_FORMATS
+from harness.oracles.grouped_gemm import Instruction
+
+
+def gate_table(layer: Layer, setting: Setting) -> torch.Tensor:
+    """float64 [2^16]: what the activation makes of every gate; SwiGLU's is stock's of the same install, looked at."""
+    dtype = TORCH_STORAGE[layer.out]
+    if layer.activation == 'swiglu':
+        bits = trusted_table(setting.stock, layer.out, setting.device)
+        return from_numpy_bits(bits, dtype, setting.device).double()
+    gates = from_numpy_bits(ALL_BITS, dtype, setting.device)
+    return ACTIVATIONS[layer.activation](torch.stack([gates, torch.ones_like(gates)], 1))[:, 0].double()
+
+
+def code_values(codes: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of codes -> their values, float64, from the format's definition."""
+    table = torch.from_numpy(FP8_FORMATS[codes].decode(np.arange(256))).to(tensor.device)
+    return table[tensor.view(torch.uint8).long()]
+
+
+def interval(layer: Layer, tensors: Tensors, setting: Setting, gate_up: Instruction,
+             down: Instruction) -> tuple[torch.Tensor, torch.Tensor]:
+    """(middle, how far from it any right output may lie), float64 [M, H]."""
+    by = oracle.Arithmetic(layer.out, layer.codes, layer.group, gate_table(layer, setting), gate_up, down)
+    ids = tensors['topk_ids'].long()
+    states = oracle.Interval(*(torch.zeros(*ids.shape, layer.hidden_size, dtype=torch.float64, device=ids.device)
+                               for _ in range(2)))
+    for local in layer.active():
+        token, choice = torch.nonzero(ids == layer.offset + int(local), as_tuple=True)
+        expert = oracle.Expert(*(_of_expert(layer, tensors, f'w{projection}{part}', int(local))
+                                 for projection in (1, 2) for part in ('', '_scale', '_bias')))
+        hidden = code_values(layer.codes, tensors['hidden'][token])
+        found = oracle.expert_states(hidden, tensors['hidden_scale'][token].double(), expert, by)
+        states.low[token, choice], states.high[token, choice] = found.low, found.high
+    by_weight = oracle.weights(tensors['topk_weights'].double(), layer.renormalise, layer.out)
+    return oracle.weighted_sum(states, by_weight, layer.out)
+
+
+def _of_expert(layer: Layer, tensors: Tensors, name: str, local: int) -> torch.Tensor | None:
+    if name not in tensors:
+        return None
+    part = tensors[name][local]
+    return code_values(layer.codes, part) if name in ('w1', 'w2') else part.double()
