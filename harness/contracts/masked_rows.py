@@ -69,7 +69,8 @@ WHOLE_GROUPS = (
     Rows('five_groups', 'N past a block, the last block mostly masked', (3, 9, 640), (9, 4, 0)),
     Rows('every_gate', 'each of the 2^16 gates, infinities and NaN included', (2, 32, 1024), (32, 32), _every_gate),
     Rows('no_row_counts', 'a rank without tokens: nothing is written', (3, 5, 128), (0, 0, 0)),
-    Rows('mask_past_the_rows', 'a count larger than there are rows', (2, 5, 128), (7, 5)),
+    # Rows past the first expert's are the second's, of which one must not be written; past the last is a guard band.
+    Rows('mask_past_the_rows', 'a count larger than there are rows', (3, 5, 128), (7, 1, 6)),
     Rows('mask_int64', 'counts of 64 bits', (2, 5, 128), (3, 5), integers=torch.int64),
     Rows('row_loop', 'more rows than programs: the strided row loop', (2, 40, 128), (37, 40), sm_count=1),
     Rows('one_expert', 'E = 1', (1, 3, 128), (2, )),
