@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from harness.contracts import catalogue, deviations, values
+from harness.contracts.bad_input import is_bad
 from harness.contracts.case import Case
 from harness.contracts.formats import EVERY_FORMAT
 from harness.contracts.silu_and_mul_quant import GATE_OF_ONE
@@ -40,7 +41,7 @@ def bits_of(built) -> list[np.ndarray]:
 
 def test_inputs_rebuild_to_the_same_bits():
     for case in [case for case in EVERY_CASE if 'cpu' in case.lanes][::17]:
-        if case.operator in ('refusals', 'call_signatures'):    # calls and folders, no tensors alone
+        if case.operator in ('refusals', 'call_signatures') or is_bad(case):    # calls and folders, no tensors alone
             continue
         first, again = bits_of(case.build(CPU)), bits_of(case.build(CPU))
         assert first
