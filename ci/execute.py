@@ -16,7 +16,6 @@ from ci.events import RESULTS, Finished, read
 from ci.outdir import OUTPUT
 from ci.processes import end_group, usable_cores
 from harness.evidence.verdicts import Outcome
-from harness.lanes.lane import Lane
 
 _POLL_S = 0.2
 _REPORT_EVERY_S = 10.0
@@ -26,7 +25,7 @@ class Interrupted(Exception):
     """A signal asked this process to stop."""
 
 
-def execute(command: list[str], root: Path, out: Path, lane: Lane, workers: int, deadline_s: float, cases: int,
+def execute(command: list[str], root: Path, out: Path, workers: int, deadline_s: float, cases: int,
             say: Callable[[str], None]) -> str | None:
     """Run `command` in `root` until it ends or `deadline_s` seconds have passed.
 
@@ -36,7 +35,7 @@ def execute(command: list[str], root: Path, out: Path, lane: Lane, workers: int,
     with tempfile.TemporaryDirectory(prefix='bitgate-triton-') as cache, _signals_raise(), \
             open(out / OUTPUT, 'wb') as output:
         process = subprocess.Popen(command, cwd=root, stdin=subprocess.DEVNULL, stdout=output,
-                                   stderr=subprocess.STDOUT, env=_environment(root, lane, workers, cache),
+                                   stderr=subprocess.STDOUT, env=_environment(root, workers, cache),
                                    start_new_session=True)
         try:
             cut = _watch(process, out / RESULTS, deadline_s, cases, say)
@@ -63,7 +62,7 @@ def output_tail(out: Path, lines: int = 30) -> str:
     return '\n'.join(text.splitlines()[-lines:])
 
 
-def _environment(root: Path, lane: Lane, workers: int, cache: str) -> dict[str, str]:
+def _environment(root: Path, workers: int, cache: str) -> dict[str, str]:
     """This process's environment, made to fit: Triton's cache is private to the run, workers share the cores."""
     # pytest's own variables could narrow or reorder the session from outside the command line
     environment = {key: value for key, value in os.environ.items() if not key.startswith('PYTEST_')}
@@ -71,8 +70,7 @@ def _environment(root: Path, lane: Lane, workers: int, cache: str) -> dict[str, 
     paths = [str(root), package_root, *environment.get('PYTHONPATH', '').split(os.pathsep)]
     environment['PYTHONPATH'] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
     environment['TRITON_CACHE_DIR'] = cache
-    if lane is Lane.CPU:
-        environment.setdefault('OMP_NUM_THREADS', str(max(1, usable_cores() // workers)))
+    environment.setdefault('OMP_NUM_THREADS', str(max(1, usable_cores() // workers)))
     return environment
 
 

@@ -77,7 +77,7 @@ def _run(request: RunRequest, say: Callable[[str], None], found: Preflight) -> V
     if found.lane:
         workers = request.workers or auto_workers(found.lane)
         command = pytest_command(_arguments(request, settings, workers))
-        interruption = execute(command, request.root, request.out, found.lane, workers, request.deadline_s,
+        interruption = execute(command, request.root, request.out, workers, request.deadline_s,
                                len(owed.required), say)
     log = read(request.out / RESULTS)
     environment = as_loaded(found.environment, found.lane, _loaded_lmdeploy(log))
@@ -135,7 +135,9 @@ def _owed(request: RunRequest, found: Preflight) -> Owed:
 
 def _arguments(request: RunRequest, settings: Settings, workers: int) -> list[str]:
     arguments = [*settings.arguments(), f'--bitgate-out={request.out.resolve()}', f'--bitgate-parent={os.getpid()}',
-                 '-n', str(workers), '--dist', 'load', f'--timeout={request.test_limit_s:g}', '--timeout-method=thread']
+                 '-n', str(workers), '--dist', 'load',
+                 # few at a time: a worker with the heaviest cases must not be given a long queue behind them
+                 '--maxschedchunk=4', f'--timeout={request.test_limit_s:g}', '--timeout-method=thread']
     return arguments + [suite if suite == UPSTREAM else f'suites/{suite}' for suite in request.suites]
 
 

@@ -11,6 +11,7 @@ from harness.contracts import silu_and_mul as activation
 from harness.contracts import values
 from harness.contracts.case import BOTH_LANES, SM90_ONLY, Case
 from harness.contracts.formats import TORCH_STORAGE
+from harness.contracts.layouts import with_gaps
 from harness.evidence.bits import describe, from_numpy_bits
 from harness.oracles.storage import FORMATS, Format
 
@@ -52,8 +53,7 @@ class Rows:
         bits[np.arange(rows)[None] >= np.array(self.mask)[:, None]] = 0x7FFF
         gate_up = from_numpy_bits(bits, TORCH_STORAGE[storage], device)
         if self.pitch:
-            wide = gate_up.new_zeros(experts, rows + 1, 2 * columns + self.pitch)
-            gate_up = wide[:, :rows, :2 * columns].copy_(gate_up)
+            gate_up = with_gaps(gate_up, {1: 1, 2: self.pitch})
         return {'gate_up': gate_up, 'mask': torch.tensor(self.mask, dtype=self.integers, device=device)}
 
 
@@ -69,7 +69,8 @@ WHOLE_GROUPS = (
     Rows('five_groups', 'N past a block, the last block mostly masked', (3, 9, 640), (9, 4, 0)),
     Rows('every_gate', 'each of the 2^16 gates, infinities and NaN included', (2, 32, 1024), (32, 32), _every_gate),
     Rows('no_row_counts', 'a rank without tokens: nothing is written', (3, 5, 128), (0, 0, 0)),
-    Rows('mask_past_the_rows', 'a count larger than there are rows', (2, 5, 128), (7, 5)),
+    # Rows past the first expert's are the second's, of which one must not be written; past the last is a guard band.
+    Rows('mask_past_the_rows', 'a count larger than there are rows', (3, 5, 128), (7, 1, 6)),
     Rows('mask_int64', 'counts of 64 bits', (2, 5, 128), (3, 5), integers=torch.int64),
     Rows('row_loop', 'more rows than programs: the strided row loop', (2, 40, 128), (37, 40), sm_count=1),
     Rows('one_expert', 'E = 1', (1, 3, 128), (2, )),

@@ -20,6 +20,7 @@ import torch
 from harness.contracts import bad_calls, bad_input, deviations, moe_reduce_far
 from harness.contracts import moe_reduce_inputs as inputs
 from harness.contracts.case import SM90_ONLY, Case
+from harness.contracts.layouts import with_gaps
 from harness.contracts.setting import Setting
 from harness.evidence import trial
 from harness.evidence.bits import describe, from_numpy_bits, to_numpy_bits
@@ -91,11 +92,11 @@ _SHAPES = {
 
 
 def _pitched_tokens(hidden, weights):
-    return _with_gaps(hidden, 1, 2), _with_gaps(weights, 1, 3)
+    return with_gaps(hidden, {1: 2}), with_gaps(weights, {1: 3})
 
 
 def _pitched_experts(hidden, weights):
-    return _with_gaps(hidden, 2, 24), weights
+    return with_gaps(hidden, {2: 24}), weights
 
 
 def _columns_apart(hidden, weights):
@@ -104,14 +105,6 @@ def _columns_apart(hidden, weights):
 
 def _experts_outermost(hidden, weights):
     return (hidden.transpose(0, 1).contiguous().transpose(0, 1), weights.t().contiguous().t())
-
-
-def _with_gaps(tensor: torch.Tensor, dim: int, gap: int) -> torch.Tensor:
-    """The same values in memory in which dimension `dim` is longer by `gap` elements."""
-    wide = list(tensor.shape)
-    wide[dim] += gap
-    view = tensor.new_zeros(wide).narrow(dim, 0, tensor.size(dim))
-    return view.copy_(tensor)
 
 
 _LAYOUTS = {

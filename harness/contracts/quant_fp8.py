@@ -22,8 +22,8 @@ from harness.contracts.formats import (
     TWO_FORMATS,
     QuantFormat,
 )
+from harness.contracts.layouts import FAR_SPOTS, far_rows, with_gaps
 from harness.contracts.setting import Setting
-from harness.contracts.silu_and_mul import FAR_ROWS, FAR_SPOTS, with_pitch
 from harness.evidence import trial
 from harness.evidence.bits import describe, from_numpy_bits, storage_numpy, to_numpy_bits
 from harness.evidence.compare import Context, compare_bytes, compare_layout
@@ -71,14 +71,6 @@ def shape_noise(fmt: QuantFormat, rows: int, groups: int) -> np.ndarray:
 FAR_WHY = 'offsets past 2^31 elements: rows of the end, the middle and the start against the same rows alone'
 
 
-def far_input(fmt: QuantFormat, columns: int, to_input, device: torch.device) -> torch.Tensor:
-    """FAR_ROWS rows of `columns`, made of `to_input(fmt, noise)` at the spots and zeros elsewhere."""
-    x = torch.zeros(FAR_ROWS, columns, dtype=TORCH_STORAGE[fmt.storage], device=device)
-    for start, stop in FAR_SPOTS:
-        x[start:stop] = from_numpy_bits(to_input(fmt, shape_noise(fmt, stop - start, 1)), x.dtype, device)
-    return x
-
-
 def make_cases(operator: str, to_input) -> tuple[Case, ...]:
     """The catalogue over a quantiser's input.
 
@@ -90,7 +82,7 @@ def make_cases(operator: str, to_input) -> tuple[Case, ...]:
 
         def build(device: torch.device) -> torch.Tensor:
             x = from_numpy_bits(to_input(fmt, bits(fmt)), TORCH_STORAGE[fmt.storage], device)
-            return with_pitch(x, pitch) if pitch else x
+            return with_gaps(x, {1: pitch}) if pitch else x
 
         extra = {} if lanes is None else {'lanes': lanes}
         return Case(operator, f'{fmt.id}-{name}', why, build, options={**fmt.options(), **options}, **extra)
@@ -103,8 +95,13 @@ def make_cases(operator: str, to_input) -> tuple[Case, ...]:
 
     far = TWO_FORMATS[0]
     columns = to_input(far, shape_noise(far, 1, 1)).shape[1]
-    cases = [Case(operator, f'{far.id}-past_2_31', FAR_WHY, lambda device: far_input(far, columns, to_input, device),
-                  SM90_ONLY, {**far.options(), 'spots': FAR_SPOTS, 'memory_gib': 20})]
+
+    def far_input(device):
+        return far_rows(columns, TORCH_STORAGE[far.storage], device,
+                        lambda rows: to_input(far, shape_noise(far, rows, 1)))
+
+    cases = [Case(operator, f'{far.id}-past_2_31', FAR_WHY, far_input, SM90_ONLY,
+                  {**far.options(), 'spots': FAR_SPOTS, 'memory_gib': 20})]
     for fmt in EVERY_FORMAT:
         cases += [case(fmt, f.__name__, why, pattern(f)) for f, why in PATTERNS.items()]
     for fmt in TWO_FORMATS:

@@ -16,6 +16,7 @@ import torch
 from harness.contracts import bad_calls, bad_input, values
 from harness.contracts.case import SM90_ONLY, Case
 from harness.contracts.formats import TORCH_STORAGE
+from harness.contracts.layouts import FAR_SPOTS, far_rows, with_gaps
 from harness.contracts.setting import Setting
 from harness.evidence import trial
 from harness.evidence.bits import describe, from_numpy_bits, to_numpy_bits
@@ -28,9 +29,6 @@ from harness.oracles.storage import FORMATS, Format
 from harness.subjects.protocol import Subject
 
 OPERATOR = 'silu_and_mul'
-# 2^24 + 3 rows of 128 columns: the last elements lie past 2^31, where 32-bit offsets wrap. Zeros but for the spots.
-FAR_ROWS = 2**24 + 3
-FAR_SPOTS = ((0, 2), (2**23 - 1, 2**23 + 1), (2**24 - 2, 2**24 + 3))
 ALL_BITS = np.arange(65536, dtype=np.uint32).astype(np.uint16)
 
 
@@ -103,17 +101,10 @@ def _case(name: str, why: str, storage: str, bits, lanes=None, pitch: int = 0, t
         x = from_numpy_bits(bits(FORMATS[storage]), TORCH_STORAGE[storage], device)
         if transposed:
             return x.T.contiguous().T
-        return with_pitch(x, pitch) if pitch else x
+        return with_gaps(x, {1: pitch}) if pitch else x
 
     extra = {} if lanes is None else {'lanes': lanes}
     return Case(OPERATOR, f'{storage}-{name}', why, build, options={'storage': storage, **options}, **extra)
-
-
-def with_pitch(x: torch.Tensor, pitch: int) -> torch.Tensor:
-    """The same rows, `pitch` elements further apart than they are long."""
-    wide = x.new_zeros(x.size(0), x.size(1) + pitch)
-    wide[:, :x.size(1)] = x
-    return wide[:, :x.size(1)]
 
 
 def _catalogue() -> tuple[Case, ...]:
@@ -145,10 +136,7 @@ def _catalogue() -> tuple[Case, ...]:
 
 
 def _far(device: torch.device) -> torch.Tensor:
-    x = torch.zeros(FAR_ROWS, 256, dtype=torch.bfloat16, device=device)
-    for start, stop in FAR_SPOTS:
-        x[start:stop] = from_numpy_bits(_noise(FORMATS['bf16'], stop - start, 128), torch.bfloat16, device)
-    return x
+    return far_rows(256, torch.bfloat16, device, lambda rows: _noise(FORMATS['bf16'], rows, 128))
 
 
 CASES = _catalogue() + bad_input.cases(OPERATOR, bad_calls.SILU_AND_MUL)
@@ -163,14 +151,18 @@ def silu_table(subject: Subject, storage: str, device: torch.device) -> np.ndarr
 
 
 @lru_cache(maxsize=8)
+def wrong_gates(subject: Subject, storage: str, device: torch.device) -> np.ndarray:
+    """Gates whose value in `silu_table` is no silu, in order of their bits: bool [65536]. Judged once for all cases."""
+    return swiglu.wrong_silus(ALL_BITS, silu_table(subject, storage, device), FORMATS[storage])
+
+
 def trusted_table(subject: Subject, storage: str, device: torch.device) -> np.ndarray:
     """`silu_table` of a reference, after a look at it. Raises ContractBroken(BOUND) if it is no silu."""
-    table, fmt = silu_table(subject, storage, device), FORMATS[storage]
-    wrong = int(swiglu.wrong_silus(ALL_BITS, table, fmt).sum())
+    wrong = int(wrong_gates(subject, storage, device).sum())
     if wrong:
         raise ContractBroken(Reason.BOUND, f'the reference is wrong: {subject.name} gives {wrong} of 65536 gates a '
                              'value that is no silu in float32')
-    return table
+    return silu_table(subject, storage, device)
 
 
 def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
@@ -203,7 +195,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
     compare_bytes(log, 'activated: the IEEE product of the subject\'s own silu with up', 'activated', found,
                   from_numpy_bits(expected, x.dtype, found.device), context)
     if case.id.endswith('-table'):
-        _judge_table(log, table, storage, context)
+        _judge_table(log, table, wrong_gates(subject, storage.name, setting.device), storage, context)
 
 
 def _plain(subject: Subject):
@@ -222,7 +214,7 @@ def _preallocating(subject: Subject):
     return call
 
 
-def _judge_table(log: EvidenceLog, table: np.ndarray, storage: Format, context) -> None:
+def _judge_table(log: EvidenceLog, table: np.ndarray, wrong: np.ndarray, storage: Format, context) -> None:
     gates = storage.decode(ALL_BITS)
     judged = swiglu.judged_gates(gates, storage)
     steps = swiglu.silu_steps(ALL_BITS, table, storage)
@@ -238,7 +230,6 @@ def _judge_table(log: EvidenceLog, table: np.ndarray, storage: Format, context) 
         raise ContractBroken(
             Reason.BOUND, f'silu({gates[at]!r}) = 0x{table[at]:04x}: {int(steps[at])} steps from float64, allowed '
             f'{swiglu.ALLOWED_STEPS}\nreproduce: {context.reproduce}')
-    wrong = swiglu.wrong_silus(ALL_BITS, table, storage)
     log.add(Record('bound', 'silu of every gate, infinities and NaN too: float64 within the error of float32, rounded',
                    compared=len(wrong), differing=int(wrong.sum())))
     if wrong.any():

@@ -19,6 +19,7 @@ from harness.contracts import silu_and_mul as activation
 from harness.contracts import values
 from harness.contracts.case import SM90_ONLY, Case
 from harness.contracts.formats import TORCH_CODES, TORCH_STORAGE, QuantFormat
+from harness.contracts.layouts import with_gaps
 from harness.contracts.setting import Setting
 from harness.evidence import trial
 from harness.evidence.bits import as_bits, describe, from_numpy_bits, to_numpy_bits
@@ -89,7 +90,7 @@ def _catalogue() -> tuple[Case, ...]:
                  _beyond_limit, limit=10.0),
             case('limit_off', 'the same without a limit', _beyond_limit),
             case('pitched', 'rows further apart than they are long', lambda s: _noise(s, 5, 2),
-                 layout=lambda x: activation.with_pitch(x, 24)),
+                 layout=lambda x: with_gaps(x, {1: 24})),
             case('three_dimensions', 'tokens by top-k', lambda s: _noise(s, 6, 2), layout=lambda x: x.view(2, 3, -1)),
             case('row_loop', 'more rows than programs: the strided row loop', lambda s: _noise(s, 40, 1), sm_count=1),
             case('not_the_default', 'one rounding is not two: how many codes and scales differ',

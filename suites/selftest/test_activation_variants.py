@@ -2,17 +2,15 @@
 import numpy as np
 import pytest
 
-from harness.evidence.log import ContractBroken
 from harness.evidence.verdicts import Reason
 from harness.oracles import swiglu
 from harness.oracles.storage import FORMATS
 from suites.selftest.lmdeploy_copy import judge_copy
+from suites.selftest.planted import NOTICED, assert_holds, assert_noticed
 
 EP, MASKED, V4 = 'silu_and_mul_moe_ep', 'silu_and_mul_masked_post_quant_fwd', 'v4_swiglu_and_quant_fp8'
 MODULES = {EP: 'activation', MASKED: 'activation', V4: 'moe.v4_swiglu_quant'}
 SINCE = {EP: 'def _silu_and_mul_moe_ep_kernel', MASKED: 'def _silu_and_mul_moe_ep_kernel', V4: ''}
-IMPORTED = {MASKED: [('from .blocked_gemm_fp8', 'from lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8')],
-            EP: [], V4: []}
 UNROUNDED = ('        gate = gate.to(gateup_ptr.dtype.element_ty)\n', '        up = up.to(tl.float32)\n')
 TWICE = ('act = gate / (1 + fast_expf(-gate)) * up',
          'act = (gate / (1 + fast_expf(-gate))).to(gateup_ptr.dtype.element_ty).to(tl.float32) * up')
@@ -48,23 +46,19 @@ FAULTS = {
 
 
 def judge(operator: str, changes: list, case_id: str, tmp_path, stock, device):
-    return judge_copy(tmp_path, MODULES[operator], IMPORTED[operator] + changes, operator, case_id, stock, device,
-                      SINCE[operator])
+    return judge_copy(tmp_path, MODULES[operator], changes, operator, case_id, stock, device, SINCE[operator])
 
 
 @pytest.mark.parametrize('name', FAULTS)
 def test_fault_is_noticed(name, tmp_path, stock, device):
     operator, change, case_id, reason = FAULTS[name]
-    with pytest.raises(ContractBroken) as broken:
-        judge(operator, [change], case_id, tmp_path, stock, device)
-    assert broken.value.reason in ((reason, ) if reason else (Reason.BYTES, Reason.NONDETERMINISTIC,
-                                                              Reason.OUTSIDE_WRITE, Reason.BETTER))
-    assert 'reproduce: the command' in str(broken.value)
+    assert_noticed(lambda: judge(operator, [change], case_id, tmp_path, stock, device),
+                   (reason, ) if reason else (*NOTICED, Reason.BETTER))
 
 
 @pytest.mark.parametrize(('operator', 'case_id'), sorted({(fault[0], fault[2]) for fault in FAULTS.values()}))
 def test_unchanged_copy_passes_where_faults_are_noticed(operator, case_id, tmp_path, stock, device):
-    assert judge(operator, [], case_id, tmp_path, stock, device).records
+    assert_holds(judge(operator, [], case_id, tmp_path, stock, device))
 
 
 @pytest.mark.parametrize('storage', FORMATS)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from harness.contracts import moe_reduce
-from harness.evidence.log import ContractBroken
 from harness.evidence.verdicts import Reason
 from harness.oracles import moe_reduce as oracle
 from suites.selftest.lmdeploy_copy import judge_copy
+from suites.selftest.planted import NOTICED, assert_holds, assert_noticed
 
 CPU = torch.device('cpu')
 DIGITS = {'bf16': (8, -133), 'fp16': (11, -24), 'fp32': (24, -149)}
@@ -114,30 +114,31 @@ def test_swapping_the_weights_of_any_two_experts_shows_in_every_row(experts):
 
 # Name -> (text, its replacement, the case that notices, the reasons it may give).
 LOAD_W = 'w = tl.load(weights_ptrs, mask=mask_k, other=0.0)\n\n    if fp32_acc:'
-BROKEN = (Reason.BYTES, Reason.OUTSIDE_WRITE, Reason.NONDETERMINISTIC)
 FAULTS = {
     'experts_reversed': ('mid * stride_wm + offs_k * stride_wk', 'mid * stride_wm + (K - 1 - offs_k) * stride_wk',
-                         'bf16-storageacc-experts_k5', BROKEN),
-    'fp32_acc_ignored': ('    if fp32_acc:\n', '    if False:\n', 'bf16-fp32acc-past_storage', BROKEN),
-    'always_float32': ('    if fp32_acc:\n', '    if True:\n', 'bf16-storageacc-every_step_k3', BROKEN),
-    'weight_not_rounded': ('        w = w.to(h.dtype)\n', '        w = w\n', 'fp16-storageacc-one_expert', BROKEN),
+                         'bf16-storageacc-experts_k5', NOTICED),
+    'fp32_acc_ignored': ('    if fp32_acc:\n', '    if False:\n', 'bf16-fp32acc-past_storage', NOTICED),
+    'always_float32': ('    if fp32_acc:\n', '    if True:\n', 'bf16-storageacc-every_step_k3', NOTICED),
+    'weight_not_rounded': ('        w = w.to(h.dtype)\n', '        w = w\n', 'fp16-storageacc-one_expert', NOTICED),
     'weight_rounded_early': (LOAD_W, LOAD_W.replace('other=0.0)', 'other=0.0).to(h.dtype)'),
-                             'bf16-fp32acc-one_expert', BROKEN),
-    'weights_unmasked': (LOAD_W, LOAD_W.replace('mask=mask_k, other=0.0', ''), 'bf16-storageacc-experts_k3', BROKEN),
+                             'bf16-fp32acc-one_expert', NOTICED),
+    'weights_unmasked': (LOAD_W, LOAD_W.replace('mask=mask_k, other=0.0', ''), 'bf16-storageacc-experts_k3', NOTICED),
     'states_of_more_experts': ('mask_h = mask_k[:, None] & mask_n[None, :]', 'mask_h = mask_n[None, :]',
-                               'bf16-storageacc-experts_k3', BROKEN),
+                               'bf16-storageacc-experts_k3', NOTICED),
     'last_column_missing': ('mask_n = offs_n < N ', 'mask_n = offs_n < N - 1 ', 'bf16-storageacc-shape_2x8x257',
-                            BROKEN),
-    'tail_unmasked': ('tl.store(o_ptrs, o, mask=mask_n)', 'tl.store(o_ptrs, o)', 'bf16-storageacc-shape_1x8x1', BROKEN),
+                            NOTICED),
+    'tail_unmasked': ('tl.store(o_ptrs, o, mask=mask_n)', 'tl.store(o_ptrs, o)', 'bf16-storageacc-shape_1x8x1',
+                      NOTICED),
     'one_block_a_token': ('grid = (M * triton.cdiv(N, BLOCK_N), )', 'grid = (M, )', 'bf16-storageacc-shape_2x6x600',
-                          BROKEN),
-    'weight_pitch_from_shape': ('mid * stride_wm', 'mid * K', 'bf16-storageacc-pitched_tokens', BROKEN),
+                          NOTICED),
+    'weight_pitch_from_shape': ('mid * stride_wm', 'mid * K', 'bf16-storageacc-pitched_tokens', NOTICED),
     'expert_pitch_from_shape': ('offs_k[:, None] * stride_hk', 'offs_k[:, None] * N', 'bf16-storageacc-pitched_experts',
-                                BROKEN),
-    'sign_lost': ('h * w[:, None]', 'h * tl.abs(w)[:, None]', 'bf16-storageacc-negative_weights', BROKEN),
-    'sum_from_plus_zero': ('o = wh.sum(axis=0)', 'o = wh.sum(axis=0) + 0.0', 'bf16-storageacc-signed_zeros_k4', BROKEN),
+                                NOTICED),
+    'sign_lost': ('h * w[:, None]', 'h * tl.abs(w)[:, None]', 'bf16-storageacc-negative_weights', NOTICED),
+    'sum_from_plus_zero': ('o = wh.sum(axis=0)', 'o = wh.sum(axis=0) + 0.0', 'bf16-storageacc-signed_zeros_k4',
+                           NOTICED),
     'subnormals_flushed': ('o = wh.sum(axis=0)', 'o = wh.sum(axis=0)\n    o = tl.where(tl.abs(o) < 1.2e-38, 0.0, o)',
-                           'bf16-storageacc-subnormals', BROKEN),
+                           'bf16-storageacc-subnormals', NOTICED),
     'zero_weights_skipped': ('wh = h * w[:, None]', 'wh = tl.where(w[:, None] == 0, 0.0, h * w[:, None])',
                              'bf16-storageacc-nonfinite', (Reason.NONFINITE_TABLE, )),
     'half_the_digits': ('wh = h * w[:, None]', 'wh = (h.to(tl.float8e5) * w[:, None]).to(h.dtype)',
@@ -150,14 +151,10 @@ FAULTS = {
 @pytest.mark.parametrize('name', FAULTS)
 def test_fault_is_noticed(name, tmp_path, stock, device):
     old, new, case_id, reasons = FAULTS[name]
-    with pytest.raises(ContractBroken) as broken:
-        judge_copy(tmp_path, 'moe.fused_moe', [(old, new)], 'moe_reduce', case_id, stock, device)
-    assert broken.value.reason in reasons
-    assert 'reproduce: the command' in str(broken.value)
+    assert_noticed(lambda: judge_copy(tmp_path, 'moe.fused_moe', [(old, new)], 'moe_reduce', case_id, stock, device),
+                   reasons)
 
 
 @pytest.mark.parametrize('case_id', sorted({case for _, _, case, _ in FAULTS.values()}))
 def test_unchanged_copy_passes_where_faults_are_noticed(case_id, tmp_path, stock, device):
-    log = judge_copy(tmp_path, 'moe.fused_moe', [], 'moe_reduce', case_id, stock, device)
-    assert log.records
-    assert all(record.differing == 0 for record in log.records)
+    assert_holds(judge_copy(tmp_path, 'moe.fused_moe', [], 'moe_reduce', case_id, stock, device))

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.contracts import contract
-from harness.contracts.setting import Setting
-from harness.evidence.log import ContractBroken, EvidenceLog
-from harness.evidence.verdicts import Reason
-from harness.lanes.lane import Lane
+from harness.evidence.log import EvidenceLog
+from suites.selftest.planted import assert_holds, assert_noticed, judge_text, replaced
 
 SOURCE = Path(__file__).parents[2] / 'harness/kernels/silu_and_mul_quant.py'
 BF16 = 'bf16-e4m3fn-none-row'
@@ -48,38 +45,17 @@ FAULTS = {
 }
 
 
-@pytest.fixture(scope='module')
-def judge_copy(tmp_path_factory, stock, device):
-    """(replacements, case id) -> judge a rewritten copy of the fused kernel on that case."""
-    from harness.subjects.module import load_module
-
-    def judge(name: str, changes: list[tuple[str, str]], case_id: str) -> EvidenceLog:
-        text = SOURCE.read_text()
-        for old, new in changes:
-            assert text.count(old) == 1, f'{name}: expected {old!r} once in {SOURCE.name}, found {text.count(old)}'
-            text = text.replace(old, new)
-        path = tmp_path_factory.mktemp(name) / 'copy.py'
-        path.write_text(text)
-        operator = contract('silu_and_mul_quant')
-        (case,) = [case for case in operator.CASES if case.id == case_id]
-        log = EvidenceLog()
-        operator.judge(case, load_module(path), Setting(Lane.CPU, device, stock, 'the command'), log)
-        return log
-
-    return judge
+def judge_copy(folder: Path, changes: list[tuple[str, str]], case_id: str, stock, device) -> EvidenceLog:
+    """Judge a rewritten copy of the fused kernel on one case."""
+    return judge_text(folder, replaced(SOURCE.read_text(), changes), 'silu_and_mul_quant', case_id, stock, device)
 
 
 @pytest.mark.parametrize('name', FAULTS)
-def test_fault_is_noticed(name, judge_copy):
+def test_fault_is_noticed(name, tmp_path, stock, device):
     old, new, case_id = FAULTS[name]
-    with pytest.raises(ContractBroken) as broken:
-        judge_copy(name, [(old, new)], case_id)
-    assert broken.value.reason in (Reason.BYTES, Reason.OUTSIDE_WRITE, Reason.NONDETERMINISTIC)
-    assert 'reproduce: the command' in str(broken.value)
+    assert_noticed(lambda: judge_copy(tmp_path, [(old, new)], case_id, stock, device))
 
 
 @pytest.mark.parametrize('case_id', sorted({case for _, _, case in FAULTS.values()}))
-def test_unchanged_copy_passes_where_faults_are_noticed(case_id, judge_copy):
-    log = judge_copy('unchanged', [], case_id)
-    assert log.records
-    assert all(record.differing == 0 for record in log.records)
+def test_unchanged_copy_passes_where_faults_are_noticed(case_id, tmp_path, stock, device):
+    assert_holds(judge_copy(tmp_path, [], case_id, stock, device))

@@ -1,34 +1,23 @@
 """Faults planted in copies of lmdeploy's routing kernels, each noticed by a case of the contract."""
-import importlib.util
-import sys
-
 import pytest
 
-from harness.contracts import contract
-from harness.contracts.setting import Setting
-from harness.evidence.log import ContractBroken, EvidenceLog
-from harness.evidence.verdicts import Reason
-from harness.lanes.lane import Lane
+from harness.evidence.log import EvidenceLog
+from suites.selftest.lmdeploy_copy import rewritten
+from suites.selftest.planted import assert_holds, assert_noticed, judge_text
 
-NOTICED = (Reason.BYTES, Reason.OUTSIDE_WRITE, Reason.NONDETERMINISTIC)
+# The preparations under the names and arguments of the operators.
+OPERATORS = '''
+
+def sorted_routes(topk_ids, num_experts, preparation):
+    return {'parallel': _get_sorted_idx_triton, 'single_cta': _get_sorted_idx_single_cta}[preparation](
+        topk_ids, num_experts)
 
 
-class Copy:
-    """The preparations of a rewritten copy of lmdeploy's module. Its name is not stock's: nothing may deviate."""
-
-    name = 'copy'
-
-    def __init__(self, module):
-        self.module = module
-
-    def sorted_routes(self, topk_ids, num_experts, preparation=None):
-        suffix = {'parallel': 'triton', 'single_cta': 'single_cta'}[preparation]
-        return getattr(self.module, f'_get_sorted_idx_{suffix}')(topk_ids, num_experts)
-
-    def route_blocks(self, topk_ids, num_experts, local_experts, expert_offset, block_m, preparation=None):
-        part = () if preparation == 'single_cta' else (local_experts, expert_offset)
-        return getattr(self.module, f'_get_sorted_idx_blocks_{preparation}')(topk_ids, num_experts, *part, block_m)
-
+def route_blocks(topk_ids, num_experts, local_experts, expert_offset, block_m, preparation):
+    if preparation == 'single_cta':
+        return _get_sorted_idx_blocks_single_cta(topk_ids, num_experts, block_m)
+    return _get_sorted_idx_blocks_parallel(topk_ids, num_experts, local_experts, expert_offset, block_m)
+'''
 
 # Name -> (text, its replacement, the operator and case that notice).
 FAULTS = {
@@ -68,41 +57,22 @@ FAULTS = {
     'blocks_of_the_next_expert': ('BlockEnd + expert_ids - 1', 'BlockEnd + expert_ids', 'route_blocks',
                                   'single_cta-top_6_of_96'),
 }
+# Texts that stand in more than one kernel or launcher, and are replaced in all of them.
+TIMES = {'end_is_start': 2, 'choice_major_routes': 4, 'strides_ignored': 4, 'pitch_ignored': 4}
 
 
-@pytest.fixture(scope='module')
-def judge_copy(tmp_path_factory, stock, device):
-    """(name, text, replacement, operator, case id) -> judge a rewritten copy of lmdeploy's routing on that case."""
-    package = 'lmdeploy.pytorch.kernels.cuda.moe'
-
-    def judge(name: str, old: str, new: str, operator: str, case_id: str) -> EvidenceLog:
-        with open(sys.modules[f'{package}.fused_moe'].__file__) as source:
-            text = source.read()
-        assert old in text, f'{name}: lmdeploy no longer contains {old!r}'
-        path = tmp_path_factory.mktemp(name) / 'copy.py'
-        path.write_text(text.replace(old, new))
-        spec = importlib.util.spec_from_file_location(f'{package}.copy_{name}', path)  # below the package: its imports
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        judged = contract(operator)
-        (case,) = [case for case in judged.CASES if case.id == case_id]
-        log = EvidenceLog()
-        judged.judge(case, Copy(module), Setting(Lane.CPU, device, stock, 'the command'), log)
-        return log
-
-    return judge
+def judge_copy(folder, changes, operator: str, case_id: str, stock, device, times: int = 1) -> EvidenceLog:
+    """Judge a rewritten copy of lmdeploy's routing on one case."""
+    text = rewritten('moe.fused_moe', changes, times=times) + OPERATORS
+    return judge_text(folder, text, operator, case_id, stock, device)
 
 
 @pytest.mark.parametrize('name', FAULTS)
-def test_fault_is_noticed(name, judge_copy):
-    with pytest.raises(ContractBroken) as broken:
-        judge_copy(name, *FAULTS[name])
-    assert broken.value.reason in NOTICED
-    assert 'reproduce: the command' in str(broken.value)
+def test_fault_is_noticed(name, tmp_path, stock, device):
+    old, new, *target = FAULTS[name]
+    assert_noticed(lambda: judge_copy(tmp_path, [(old, new)], *target, stock, device, TIMES.get(name, 1)))
 
 
 @pytest.mark.parametrize('target', sorted({fault[2:] for fault in FAULTS.values()}), ids='-'.join)
-def test_unchanged_copy_passes_where_faults_are_noticed(target, judge_copy):
-    log = judge_copy('unchanged', '', '', *target)
-    assert log.records
-    assert all(record.differing == 0 for record in log.records)
+def test_unchanged_copy_passes_where_faults_are_noticed(target, tmp_path, stock, device):
+    assert_holds(judge_copy(tmp_path, [], *target, stock, device))
