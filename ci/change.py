@@ -13,9 +13,10 @@ from typing import Annotated
 
 import typer
 
+from ci.options import usage
 from ci.settings import UsageFault
 
-EXIT_FINDINGS, EXIT_USAGE = 1, 2
+EXIT_FINDINGS = 1
 _REGULAR_FILES = ('100644', '100755')
 # git's own default: what a user's or a repository's configuration says must not decide what a change is held to
 _WHITESPACE = 'core.whitespace=blank-at-eol,blank-at-eof,space-before-tab'
@@ -141,8 +142,7 @@ def check_change(base: BaseArgument, head: HeadArgument, repo: RepositoryOption 
     try:
         report = examine_change(repo, base, head)
     except UsageFault as fault:
-        typer.echo(f'bitgate: {fault}', err=True)
-        raise typer.Exit(EXIT_USAGE) from None
+        raise usage(fault) from None
     for finding in report.findings:
         typer.echo(finding)
     typer.echo(str(report))

@@ -16,6 +16,7 @@ from ci.court import HarnessCourt
 from ci.doctor import examine
 from ci.doctor import text as doctor_text
 from ci.exhaust import exhaust
+from ci.options import LaneOption, SourceOption, usage
 from ci.plan import PlanFailed, collect, compare
 from ci.plan import write as write_manifests
 from ci.preflight import preflight
@@ -23,17 +24,13 @@ from ci.runner import RunRequest
 from ci.runner import run as run_request
 from ci.settings import CHECKOUT, Settings, UsageFault, settings_from
 
-EXIT_DIFFERS, EXIT_USAGE, EXIT_UNJUDGED = 1, 2, 3
+EXIT_DIFFERS, EXIT_UNJUDGED = 1, 3
 
 app = typer.Typer(name='bitgate', no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   help="A merge gate for lmdeploy's Block-FP8 mixture-of-experts kernels: are the bits still right?")
 
-LaneOption = Annotated[str | None, typer.Option('--lane', metavar='LANE', help=(
-    'auto (the default), cpu or sm90; BITGATE_LANE sets another default.'))]
 SubjectOption = Annotated[list[str] | None, typer.Option('--subject', metavar='SUBJECT', help=(
     'Who is on trial: stock, candidate or module:PATH. May be given again. Default: stock and candidate.'))]
-SourceOption = Annotated[str | None, typer.Option('--lmdeploy-src', metavar='DIR', help=(
-    'A checkout of lmdeploy to try as stock, in place of the installed one.'))]
 RootOption = Annotated[Path, typer.Option('--root', hidden=True, help='Folder of suites/ and ci/required/.')]
 UpstreamOption = Annotated[str | None, typer.Option('--upstream', metavar='CHECKOUT', help=(
     "A checkout of lmdeploy whose own kernel tests run too, against the lmdeploy on trial; sm90 only."))]
@@ -55,13 +52,13 @@ def run(lane: LaneOption = None, subject: SubjectOption = None, lmdeploy_src: So
         root: RootOption = CHECKOUT) -> None:
     """Judge the subjects: exit 0 PASS, 1 BROKEN or MOVED, 2 usage, 3 UNJUDGED."""
     if workers != 'auto' and not workers.isdigit():
-        raise _usage(UsageFault(f"-n: expected a number or 'auto', found {workers!r}"))
+        raise usage(UsageFault(f"-n: expected a number or 'auto', found {workers!r}"))
     request = RunRequest(_settings(lane, subject, lmdeploy_src, upstream), out, tuple(suites or ()),
                          None if workers == 'auto' else int(workers), deadline, timeout, root.resolve())
     try:
         verdict = run_request(request, _say)
     except UsageFault as fault:
-        raise _usage(fault) from None
+        raise usage(fault) from None
     raise typer.Exit(verdict.exit_code)
 
 
@@ -70,7 +67,7 @@ def plan(check: CheckOption = False, write: WriteOption = False, lmdeploy_src: S
          upstream: UpstreamOption = None, root: RootOption = CHECKOUT) -> None:
     """Compare the required-case manifests of both lanes with what the suites hold; no GPU is needed for either."""
     if check and write:
-        raise _usage(UsageFault('plan: expected --check or --write, found both'))
+        raise usage(UsageFault('plan: expected --check or --write, found both'))
     root = root.resolve()
     try:
         plans = collect(root, _settings(None, None, lmdeploy_src, upstream))
@@ -111,12 +108,7 @@ def _settings(lane: str | None, subject: list[str] | None, lmdeploy_src: str | N
     try:
         return settings_from(lane, subject, lmdeploy_src, os.environ, upstream)
     except UsageFault as fault:
-        raise _usage(fault) from None
-
-
-def _usage(fault: UsageFault) -> typer.Exit:
-    typer.echo(f'bitgate: {fault}', err=True)
-    return typer.Exit(EXIT_USAGE)
+        raise usage(fault) from None
 
 
 def _say(text: str) -> None:

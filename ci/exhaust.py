@@ -14,9 +14,9 @@ import typer
 
 from ci.exhaust_proof import ExhaustRequest, Found, prove
 from ci.exhaust_report import as_dict, exit_code, summary
+from ci.options import LaneOption, SourceOption, usage
 from ci.settings import SubjectSpec, UsageFault, settings_from
 
-EXIT_USAGE = 2
 _SECONDS_BETWEEN_LINES = 2.0
 
 
@@ -46,12 +46,10 @@ class ScaleFmt(str, Enum):
 
 
 def exhaust(
-    lane: Annotated[str | None, typer.Option('--lane', metavar='LANE', help=(
-        'auto (the default), cpu or sm90; BITGATE_LANE sets another default.'))] = None,
+    lane: LaneOption = None,
     subject: Annotated[str, typer.Option('--subject', metavar='SUBJECT', help=(
         'Whose fused operator is on trial: candidate or module:PATH.'))] = 'candidate',
-    lmdeploy_src: Annotated[str | None, typer.Option('--lmdeploy-src', metavar='DIR', help=(
-        'A checkout of lmdeploy to compare with, in place of the installed one.'))] = None,
+    lmdeploy_src: SourceOption = None,
     part: Annotated[list[Part] | None, typer.Option(help=(
         'a: every gate. b: every (gate, up) pair alone in its group. floor: every pair beside a larger partner. '
         'c: every (value, group maximum) pair. packed: every pair, 128 to a group. Repeatable. Default: all.'))] = None,
@@ -83,8 +81,7 @@ def exhaust(
             gates=_gates(gates), pair=_pair(pair), sample=sample, seed=seed, chunk_rows=chunk_rows)
         _check_consistent(request, out)
     except UsageFault as fault:
-        typer.echo(f'bitgate exhaust: {fault}', err=True)
-        raise typer.Exit(EXIT_USAGE) from None
+        raise usage(fault, 'bitgate exhaust') from None
     started = time.perf_counter()
     progress = _ProgressLines(sys.stdout)
     with contextlib.redirect_stdout(sys.stderr):  # lmdeploy logs to stdout while it is imported
