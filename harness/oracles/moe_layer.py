@@ -166,28 +166,29 @@ def _down_error(codes: Interval, scales: Interval, states: Interval, expert: Exp
     and every product taken to lose bits."""
     w2_scale, low = _common_groups(expert.w2_scale, scales.low)
     high = _common_groups(expert.w2_scale, scales.high)[1]
-    largest = torch.maximum(codes.low.abs(), codes.high.abs())
-    exponents_a, exponents_b = code_exponents(largest, by.smallest), code_exponents(expert.w2, by.smallest)
+    largest, w2, middle, radius = (by.down.in_order(values) for values in (
+        torch.maximum(codes.low.abs(), codes.high.abs()), expert.w2, states.middle, states.radius))
+    exponents_a, exponents_b = code_exponents(largest, by.smallest), code_exponents(w2, by.smallest)
     group = codes.low.size(1) // low.size(1)
     step = by.down.step or group
-    total, reach = (states.low.new_zeros(len(largest), len(expert.w2)) for _ in range(2))
+    total, reach = (states.low.new_zeros(len(largest), len(w2)) for _ in range(2))
     error = torch.zeros_like(total)
     for g in range(low.size(1)):
-        least, most = (scale_products(s[:, g:g + 1], w2_scale[:, g:g + 1].abs(), len(expert.w2))[:, :, 0]
+        least, most = (scale_products(s[:, g:g + 1], w2_scale[:, g:g + 1].abs(), len(w2))[:, :, 0]
                        for s in (low, high))
-        weights = (expert.w2 * w2_scale.repeat_interleave(len(expert.w2) // len(w2_scale), 0)[:, g:g + 1]).T
+        weights = (w2 * w2_scale.repeat_interleave(len(w2) // len(w2_scale), 0)[:, g:g + 1]).T
         partial, partial_reach = torch.zeros_like(total), torch.zeros_like(total)
         for first in range(g * group, (g + 1) * group, step):
             columns = slice(first, first + step)
             if by.down.alignment_bits is not None:
                 reached = torch.maximum(total.abs() + reach, partial.abs() + partial_reach) + error
-                live = (largest[:, columns] != 0)[:, None] & (expert.w2[:, columns] != 0)[None]
+                live = (largest[:, columns] != 0)[:, None] & (w2[:, columns] != 0)[None]
                 sums = exponents_a[:, columns][:, None] + exponents_b[:, columns][None]
                 top = torch.maximum(torch.where(live, sums, NO_EXPONENT).amax(-1), exponent_of(reached / least))
                 unit = power_of_two(top.clamp(-900, 900) - by.down.alignment_bits)
                 error = error + most * unit * (1 + step)
-            added = states.middle[:, columns] @ weights[columns]
-            wide = states.radius[:, columns] @ weights[columns].abs()
+            added = middle[:, columns] @ weights[columns]
+            wide = radius[:, columns] @ weights[columns].abs()
             total, partial, reach, partial_reach = total + added, partial + added, reach + wide, partial_reach + wide
             reached = torch.maximum(total.abs() + reach, partial.abs() + partial_reach) + error
             error = error + 2.0**-by.down.output_bits * reached
