@@ -80,6 +80,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if getattr(config.option, 'maxschedchunk', 0) is None:
+        # one at a time: no queue may form behind the heaviest cases
+        config.option.maxschedchunk = 1
     config.addinivalue_line('markers', f'{LANE_MARK}(*lanes): the test belongs to these lanes only')
     if config.getoption('dist', 'no') == 'loadgroup':
         raise pytest.UsageError('--dist loadgroup: a worker that dies hangs the session for ever; use --dist load')

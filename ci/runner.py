@@ -135,9 +135,7 @@ def _owed(request: RunRequest, found: Preflight) -> Owed:
 
 def _arguments(request: RunRequest, settings: Settings, workers: int) -> list[str]:
     arguments = [*settings.arguments(), f'--bitgate-out={request.out.resolve()}', f'--bitgate-parent={os.getpid()}',
-                 '-n', str(workers), '--dist', 'load',
-                 # few at a time: a worker with the heaviest cases must not be given a long queue behind them
-                 '--maxschedchunk=4', f'--timeout={request.test_limit_s:g}', '--timeout-method=thread']
+                 '-n', str(workers), '--dist', 'load', f'--timeout={request.test_limit_s:g}', '--timeout-method=thread']
     return arguments + [suite if suite == UPSTREAM else f'suites/{suite}' for suite in request.suites]
 
 

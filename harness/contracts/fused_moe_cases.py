@@ -40,20 +40,23 @@ _SMALL = Layer(distinct(4, 2, 8), 8, intermediate=128)
 _RANK = Layer(distinct(6, 3, 16), 16, local=4, offset=12, intermediate=128)
 
 
-def _of_both_dtypes(out: str) -> dict[str, Tried]:
+def _of_both_dtypes(out: str, lanes: frozenset[str]) -> dict[str, Tried]:
+    """Lanes: where the cases are required whose geometry is that of the other dtype's."""
     small = replace(_SMALL, out=out)
     return {
         f'{out}-ordinary': Tried('two K groups in both projections; a token alone', replace(small, intermediate=256),
                                  alone=True),
-        f'{out}-renormalised': Tried('weights divided by their sum', replace(small, renormalise=True), alone=True),
-        f'{out}-bias': Tried('biases in both projections', replace(small, bias=True)),
+        f'{out}-renormalised': Tried('weights divided by their sum', replace(small, renormalise=True), alone=True,
+                                     lanes=lanes),
+        f'{out}-bias': Tried('biases in both projections', replace(small, bias=True), lanes=lanes),
         f'{out}-custom': Tried('another activation than SwiGLU', replace(small, activation='relu_and_mul')),
-        f'{out}-slice_last': Tried('the last of four ranks: routes of others add nothing', replace(_RANK, out=out)),
+        f'{out}-slice_last': Tried('the last of four ranks: routes of others add nothing', replace(_RANK, out=out),
+                                   lanes=lanes),
     }
 
 
 _LAYERS = {
-    **_of_both_dtypes('bf16'), **_of_both_dtypes('fp16'),
+    **_of_both_dtypes('bf16', BOTH_LANES), **_of_both_dtypes('fp16', SM90_ONLY),
     'slice_first': Tried('the first of four ranks', replace(_RANK, offset=0, seed='first/')),
     'slice_middle': Tried('a rank in the middle, weights renormalised over all experts',
                           replace(_RANK, offset=8, renormalise=True)),

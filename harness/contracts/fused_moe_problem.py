@@ -117,13 +117,14 @@ class Layer:
 
     def rerouted(self) -> Layer:
         """The same shapes with other numbers, and other experts active: many where there were few, one where many."""
-        first = self.ids()
-        spread = len(self.active()) < min(first.size, self.local_experts)
+        first, active = self.ids(), len(self.active())
+        # Twice as many and a few: every further expert of a large layer takes its time to make.
+        many = min(self.local_experts, 2 * active + first.shape[1])
+        spread = active < min(first.size, many)
 
         def ids() -> np.ndarray:
-            everyone = self.offset + (np.arange(first.size) % self.local_experts).reshape(first.shape)
-            if spread and first.shape[1] <= self.local_experts:
-                return everyone
+            if spread and first.shape[1] <= many:
+                return self.offset + (np.arange(first.size) % many).reshape(first.shape)
             return self.offset + np.broadcast_to(np.arange(first.shape[1]) % self.local_experts, first.shape).copy()
 
         return replace(self, ids=ids, seed=f'{self.seed}rerouted/')
