@@ -50,8 +50,7 @@ def _of_both_dtypes(out: str, lanes: frozenset[str]) -> dict[str, Tried]:
                                      lanes=lanes),
         f'{out}-bias': Tried('biases in both projections', replace(small, bias=True), lanes=lanes),
         f'{out}-custom': Tried('another activation than SwiGLU', replace(small, activation='relu_and_mul')),
-        f'{out}-slice_last': Tried('the last of four ranks: routes of others add nothing', replace(_RANK, out=out),
-                                   lanes=lanes),
+        f'{out}-slice_last': Tried('the last of four ranks: routes of others add nothing', replace(_RANK, out=out)),
     }
 
 
