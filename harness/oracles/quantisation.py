@@ -88,11 +88,13 @@ def explain_codes(x: np.ndarray, observed: np.ndarray, group: int, codes: str, s
         allowed_ulps: 0 where division is correctly rounded, `DIVISION_ULPS` on the GPU.
     """
     shape = (x.shape[0], x.shape[1] // group)
-    ulps = np.full(shape, allowed_ulps + 1)
+    values, found = x.reshape(-1, group), observed.reshape(-1, group)
+    ulps = np.full(len(values), allowed_ulps + 1)
     for offset in sorted(range(-allowed_ulps, allowed_ulps + 1), key=abs):
-        if not (ulps > allowed_ulps).any():
+        pending = np.flatnonzero(ulps > allowed_ulps)
+        if not pending.size:
             break
-        candidate = quantise(x, group, codes, scale_fmt, offset).codes
-        same = (candidate == observed).reshape(*shape, group).all(axis=2)
-        ulps = np.where(same & (ulps > abs(offset)), abs(offset), ulps)
+        candidate = quantise(values[pending], group, codes, scale_fmt, offset).codes
+        ulps[pending[(candidate == found[pending]).all(axis=1)]] = abs(offset)
+    ulps = ulps.reshape(shape)
     return Conformance(unexplained=ulps > allowed_ulps, ulps=ulps)
