@@ -30,7 +30,7 @@ from harness.evidence.log import EvidenceLog
 from harness.lanes.lane import Lane, WrongDevice
 
 UNJUDGED_EXIT = 3
-_MOST_WORKERS_ON_A_GPU = 16
+_MOST_WORKERS_ON_A_GPU = 12
 
 
 @dataclass

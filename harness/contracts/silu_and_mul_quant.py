@@ -75,7 +75,8 @@ def _alone_close_calls(fmt: QuantFormat) -> np.ndarray:
     gates = storage.decode(activation.ALL_BITS)
     gates = gates[np.isfinite(gates)]
     truth, error = swiglu.silu(gates), swiglu.float32_error(gates)
-    close = storage.round(gates[storage.round(truth - error) != storage.round(truth + error)])
+    # (truth + error would make +0 of the -0 of large negative gates.)
+    close = storage.round(gates[(truth != 0) & (storage.round(truth - error) != storage.round(truth + error))])
     return _alone(fmt, close, np.full_like(close, storage.round(np.array(1.0))))
 
 

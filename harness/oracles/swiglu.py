@@ -54,8 +54,9 @@ def wrong_silus(gate_bits: np.ndarray, silu_bits: np.ndarray, storage: Format) -
     truth = silu(gates)
     error = np.where(np.isfinite(gates), float32_error(gates), 0.0)
     with np.errstate(invalid='ignore'):
-        right = (silu_bits == storage.round(truth)) | (silu_bits == storage.round(truth - error)) | (
-            silu_bits == storage.round(truth + error))
+        # No error turns a sign over, that of zero included.
+        ends = [np.copysign(np.maximum(np.abs(truth) + side, 0), truth) for side in (-error, error)]
+        right = np.logical_or.reduce([silu_bits == storage.round(value) for value in (truth, *ends)])
     right |= np.isfinite(gates) & (gates <= EXP_OVERFLOW_GATE) & (silu_bits == 0x8000)
     missing = np.isnan(gates) | np.isneginf(gates)
     return ~np.where(missing, storage.is_nan(silu_bits), right)

@@ -161,3 +161,11 @@ def test_silu_of_the_ends():
     assert np.isinf(swiglu.silu(np.array([np.inf])))[0]
     assert swiglu.silu(np.array([-np.inf]))[0] == 0
     assert np.isnan(swiglu.silu(np.array([np.nan])))[0]
+
+
+@pytest.mark.parametrize('storage', [BF16, FP16], ids=lambda storage: storage.name)
+def test_no_error_turns_the_sign_of_silu_over(storage):
+    gates = storage.round(np.array([-300.0, -30000.0, -0.0, 0.0, 5.0, -5.0]))
+    right = storage.round(swiglu.silu(storage.decode(gates)))
+    assert not swiglu.wrong_silus(gates, right, storage).any()
+    assert swiglu.wrong_silus(gates, right ^ np.uint16(0x8000), storage).all()

@@ -218,7 +218,7 @@ def test_the_reproducing_command_names_exactly_one_case(project: SmallProject):
 
 def test_auto_workers_follow_the_lane(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(plugin, 'usable_cores', lambda: 64)
-    assert (plugin.auto_workers(Lane.CPU), plugin.auto_workers(Lane.SM90)) == (64, 16)
+    assert (plugin.auto_workers(Lane.CPU), plugin.auto_workers(Lane.SM90)) == (64, 12)
     monkeypatch.setattr(plugin, 'usable_cores', lambda: 2)
     assert (plugin.auto_workers(Lane.CPU), plugin.auto_workers(Lane.SM90)) == (2, 2)
 
