@@ -57,7 +57,7 @@ PLACES = {
 SHAPES = {
     (1, 1): 'one row of one group, less than one program', (1, 5): 'one row, a last program that is mostly masked',
     (7, 3): 'odd rows, groups no multiple of a program\'s', (33, 2): 'the decode width', (2, 64): 'many groups a row',
-    (2, 129): 'more groups a row than any launcher has a constant for', (600, 1): 'hundreds of rows',
+    (2, 129): 'more groups a row than any launcher has a constant for', (260, 1): 'hundreds of rows',
 }
 TALL = {4225: 'one row past the grid of an H200 (132 SMs of 32 programs)', 65535: 'the largest legal grid axis',
         65536: 'one past it', 65537: 'two past it'}

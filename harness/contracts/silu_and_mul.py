@@ -89,7 +89,7 @@ _SHAPES = {
     (0, 128): 'no rows', (1, 1): 'one element', (1, 128): 'one row of one group', (7, 96): 'odd rows, N under a tile',
     (3, 100): 'N no power of two', (2, 511): 'N just under a block', (2, 512): 'N one block',
     (2, 513): 'one column past a block', (3, 1200): 'a last block that is mostly masked', (33, 256): 'the decode width',
-    (2, 9100): 'wider than any launcher has a constant for', (600, 128): 'hundreds of rows',
+    (2, 9100): 'wider than any launcher has a constant for', (260, 128): 'hundreds of rows',
 }
 _TALL = {2113: 'one row past the grid of an H200 (132 SMs of 16 programs)', 65535: 'the largest legal grid axis',
          65536: 'one past it', 65537: 'two past it'}
