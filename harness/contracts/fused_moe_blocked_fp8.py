@@ -14,8 +14,6 @@ Comparator: the float64 oracle; stock's silu_and_mul and quant_fp8 of the same i
 """
 from __future__ import annotations
 
-import contextlib
-
 import torch
 
 from harness.contracts import deviations, fused_moe_relations, fused_moe_stages, fused_moe_truth
@@ -32,7 +30,6 @@ from harness.evidence.bounds import compare_bound
 from harness.evidence.compare import Context, compare_bytes, compare_layout
 from harness.evidence.log import EvidenceLog, Record
 from harness.evidence.trial import Tensors
-from harness.lanes.cpu_device import tensors_report_cuda
 from harness.lanes.lane import Lane
 from harness.machine_code.executed import matrix_instructions
 from harness.oracles.grouped_gemm import Instruction
@@ -60,12 +57,6 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
                                    setting.reproduce)
 
 
-def _as_on_gpu(case: Case, setting: Setting):
-    """Context: the dispatch of the cpu lane takes the way that it takes on a GPU, where a case asks for it."""
-    wanted = setting.lane is Lane.CPU and case.options.get('as_on_gpu')
-    return tensors_report_cuda() if wanted else contextlib.nullcontext()
-
-
 def _judge_relation(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
     layer, context, name = layer_of(case), setting.context(), case.options['relation']
     relation = fused_moe_relations.RELATIONS[name][1]
@@ -79,7 +70,7 @@ def _judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> 
     observed: list[Observed] = []
 
     def operator(given: Tensors) -> Tensors:
-        with _as_on_gpu(case, setting):
+        with setting.as_on_gpu(case.options['as_on_gpu']):
             if observed or not hasattr(subject, 'tapped'):
                 return {'output': call(subject, layer, given)}
             # The first call only: the second, untapped, must give the same bytes, and a graph captures no tap.

@@ -63,7 +63,8 @@ _LAYERS = {
     'slice_idle': Tried('a rank none of whose experts has a route: every row is zero',
                         replace(_RANK, ids=distinct(6, 3, 8))),
     'one_token': Tried('decode of one token', replace(_SMALL, ids=distinct(1, 4, 8))),
-    'top_1': Tried('one expert a token', replace(_SMALL, ids=distinct(3, 1, 8))),
+    'top_1': Tried('one expert a token, whose weight is 1 when renormalised',
+                   replace(_SMALL, ids=distinct(3, 1, 8), renormalise=True)),
     'top_5': Tried('top-k no power of two', replace(_SMALL, ids=distinct(3, 5, 8))),
     'one_expert': Tried('every token on one expert', replace(_SMALL, ids=constant(9, 1, 5))),
     'duplicates': Tried('tokens that name an expert several times', replace(_SMALL, ids=repeated(3, 4, 8))),
@@ -73,6 +74,8 @@ _LAYERS = {
     'weight_groups_64': Tried('weights in finer groups along K than hidden', replace(_SMALL, group_w=64)),
     'hidden_groups_64': Tried('hidden in finer groups along K than the weights', replace(_SMALL, group=64),
                               refusable=True),
+    'hidden_groups_256': Tried('hidden in coarser groups along K than the weights: so are those of the states',
+                               replace(_SMALL, group=256, intermediate=256)),
     'wide_column_groups': Tried('weights in groups of 256 columns', replace(_SMALL, group_n=256)),
     'a17': Tried('the down tile of 32', Layer(distinct(17, 2, 2), 2, intermediate=128), (dense(64), dense(32))),
     'a33': Tried('the down tile of 64', Layer(distinct(33, 2, 2), 2, intermediate=128), (dense(64), dense(64))),
@@ -84,9 +87,12 @@ _LAYERS = {
     'more_rows_than_tokens': Tried(
         'tokens that name an expert so often that it has more rows than the launcher makes room for',
         replace(_SMALL, ids=constant(20, 4, 2)), replay=False),
-    'blocks': Tried('compact in both projections: few of 256 experts have routes',
-                    Layer(distinct(65, 4, 6, first=250), 256, intermediate=256), (blocks(64), blocks(64)),
+    'blocks': Tried('compact in both projections, with biases: few of 256 experts have routes',
+                    Layer(distinct(65, 4, 6, first=250), 256, intermediate=256, bias=True), (blocks(64), blocks(64)),
                     as_on_gpu=True),
+    'blocks_slice': Tried('the second of two ranks, whose down projection alone is compact',
+                          Layer(distinct(512, 1, 8, first=506), 1024, local=512, offset=512, intermediate=128),
+                          (dense(128), blocks(64)), as_on_gpu=True),
 }
 
 _REAL = Layer(distinct(16, 8, 12), 128, hidden_size=2048, intermediate=768)
@@ -104,8 +110,8 @@ _LARGE = {
                               (blocks(32, transposed=True), blocks(32))),
     'blocks_wide': Tried('gate/up 1024 wide', replace(_MANY, hidden_size=2048, intermediate=512,
                                                       ids=distinct(72, 8, 12)), (blocks(64), blocks(64))),
-    'blocks_down': Tried('the down projection alone is compact', replace(_MANY, intermediate=128,
-                                                                         ids=distinct(1024, 8, 24)),
+    'blocks_down': Tried('the down projection alone is compact: 512 tokens of 512 experts',
+                         Layer(distinct(512, 2, 24, first=480), 512, hidden_size=512, intermediate=128),
                          (dense(128), blocks(64))),
 }
 _RELATED = {'dense': (_SMALL, BOTH_LANES),

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from harness.contracts import moe_reduce, route_blocks, routing
+from harness.contracts.expert_batches import batches
 from harness.contracts.formats import TORCH_CODES
 from harness.contracts.fused_moe_problem import Layer
-from harness.contracts.fused_moe_truth import code_values
+from harness.contracts.fused_moe_truth import code_values, codes_of
 from harness.contracts.grouped_gemm_judging import instruction_of
 from harness.contracts.routing_invariants import Slice
 from harness.contracts.setting import Setting
@@ -131,19 +132,20 @@ def _judge_gemm(j: _Judge, projection: str, calls: dict[str, StageCall], operand
         _same_memory(told[name], j.seen.tensors.get(own)) for name, own in names.items()))
     j.same('sorted_idx', f'the routes of {projection}', told['sorted_idx'], routes[0])
     out = call.result.flatten(0, -2)
-    exact, allowed = torch.zeros(out.shape, dtype=torch.float64, device=out.device), None
+    exact = torch.zeros(out.shape, dtype=torch.float64, device=out.device)
     allowed, owned = torch.zeros_like(exact), torch.zeros(len(out), dtype=torch.bool, device=out.device)
     instruction = instruction_of(set(call.instructions), j.setting.lane)
     smallest = 1 - FP8_FORMATS[j.layer.codes].bias
-    for local in j.layer.active():
-        expert = j.layer.offset + int(local)
-        positions = torch.arange(by_expert.start[expert], by_expert.end[expert], device=out.device)
+    active = j.layer.active()
+    ranges = [torch.arange(by_expert.start[e], by_expert.end[e], device=out.device) for e in j.layer.offset + active]
+    for batch, positions in batches(ranges, out.size(-1)):
         route = routes[0][positions].long()  # in the order that the atomics of this call gave
         source, rows = (route // j.seen.tensors['topk_ids'].size(1), positions) if gate_up else (positions, route)
-        w, w_scale = (j.seen.tensors[name][int(local)] for name in (weight, f'{weight}_scale'))
-        bias = j.seen.tensors[f'{weight}_bias'][int(local)].double() if j.layer.bias else None
+        experts = torch.from_numpy(active[batch]).to(out.device)
+        bias = j.seen.tensors[f'{weight}_bias'][experts].double()[:, None] if j.layer.bias else None
         operands = (code_values(j.layer.codes, operand[0][source]), operand[1][source].double(),
-                    code_values(j.layer.codes, w), w_scale.double())
+                    code_values(j.layer.codes, codes_of(j.seen.tensors[weight], experts)),
+                    j.seen.tensors[f'{weight}_scale'][experts].double())
         operands = _with_common_groups(*operands)
         exact[rows] = gemm.exact(*operands, bias)
         allowed[rows] = gemm.error_bound(*operands, instruction, j.layer.out, smallest, bias)
@@ -155,8 +157,8 @@ def _judge_gemm(j: _Judge, projection: str, calls: dict[str, StageCall], operand
 
 
 def _with_common_groups(a, a_scale, b, b_scale):
-    groups = max(a_scale.size(1), b_scale.size(1))
-    a_scale, b_scale = (s.repeat_interleave(groups // s.size(1), 1) for s in (a_scale, b_scale))
+    groups = max(a_scale.size(-1), b_scale.size(-1))
+    a_scale, b_scale = (s.repeat_interleave(groups // s.size(-1), -1) for s in (a_scale, b_scale))
     return a, a_scale, b, b_scale
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from harness.contracts.expert_batches import batches
 from harness.contracts.formats import TORCH_STORAGE
 from harness.contracts.fused_moe_problem import ACTIVATIONS, Layer
 from harness.contracts.setting import Setting
@@ -31,6 +32,11 @@ def code_values(codes: str, tensor: torch.Tensor) -> torch.Tensor:
     return table[tensor.view(torch.uint8).long()]
 
 
+def codes_of(weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+    """Codes [E, N, K] of chosen experts, int64 [n] -> uint8 [n, N, K]; not every device gathers FP8."""
+    return weights.view(torch.uint8)[experts]
+
+
 def interval(layer: Layer, tensors: Tensors, setting: Setting, gate_up: Instruction,
              down: Instruction) -> tuple[torch.Tensor, torch.Tensor]:
     """(middle, how far from it any right output may lie), float64 [M, H]."""
@@ -38,19 +44,24 @@ def interval(layer: Layer, tensors: Tensors, setting: Setting, gate_up: Instruct
     ids = tensors['topk_ids'].long()
     states = oracle.Interval(*(torch.zeros(*ids.shape, layer.hidden_size, dtype=torch.float64, device=ids.device)
                                for _ in range(2)))
-    for local in layer.active():
-        token, choice = torch.nonzero(ids == layer.offset + int(local), as_tuple=True)
-        expert = oracle.Expert(*(_of_expert(layer, tensors, f'w{projection}{part}', int(local))
+    found = [torch.nonzero(ids == layer.offset + int(local), as_tuple=True) for local in layer.active()]
+    for batch, routes in batches([token * ids.size(1) + choice for token, choice in found],
+                                 max(2 * layer.intermediate, layer.hidden_size)):
+        token, choice = routes // ids.size(1), routes % ids.size(1)
+        experts = torch.from_numpy(layer.active()[batch]).to(ids.device)
+        expert = oracle.Expert(*(_of_experts(layer, tensors, f'w{projection}{part}', experts)
                                  for projection in (1, 2) for part in ('', '_scale', '_bias')))
         hidden = code_values(layer.codes, tensors['hidden'][token])
-        found = oracle.expert_states(hidden, tensors['hidden_scale'][token].double(), expert, by)
-        states.low[token, choice], states.high[token, choice] = found.low, found.high
+        own = oracle.expert_states(hidden, tensors['hidden_scale'][token].double(), expert, by)
+        states.low[token, choice], states.high[token, choice] = own.low, own.high
     by_weight = oracle.weights(tensors['topk_weights'].double(), layer.renormalise, layer.out)
     return oracle.weighted_sum(states, by_weight, layer.out)
 
 
-def _of_expert(layer: Layer, tensors: Tensors, name: str, local: int) -> torch.Tensor | None:
+def _of_experts(layer: Layer, tensors: Tensors, name: str, experts: torch.Tensor) -> torch.Tensor | None:
     if name not in tensors:
         return None
-    part = tensors[name][local]
-    return code_values(layer.codes, part) if name in ('w1', 'w2') else part.double()
+    if name in ('w1', 'w2'):
+        return code_values(layer.codes, codes_of(tensors[name], experts))
+    part = tensors[name][experts].double()
+    return part[:, None] if name.endswith('bias') else part

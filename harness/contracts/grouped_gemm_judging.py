@@ -9,6 +9,7 @@ import torch
 
 from harness.contracts import deviations, grouped_gemm_far_rows
 from harness.contracts.case import Case
+from harness.contracts.expert_batches import batches
 from harness.contracts.grouped_gemm_far_rows import FAR_ROWS
 from harness.contracts.grouped_gemm_problem import OUT_DTYPES, OUT_GAP, SENTINEL, Built
 from harness.contracts.setting import Setting
@@ -66,10 +67,10 @@ def _judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog, cal
     built = case.build(setting.device)
     problem, tile = built.problem, built.tile
     what = f'{subject.name} {case.operator}'
-    sides = {e: _Side.of(built, e) for e in built.active()}
+    sides = _sides(built)
     if case.id.endswith(FAR_ROWS):
-        (side, ) = sides.values()
-        expected = oracle.exact(*side.operands)[0].to(OUT_DTYPES[problem.out])
+        (side, ) = sides
+        expected = oracle.exact(*side.operands)[0, 0].to(OUT_DTYPES[problem.out])
         grouped_gemm_far_rows.judge(what, setting, log, lambda out: call(subject, built.tensors, built, out), expected)
         return
     context = setting.context(inputs_at=lambda name, index: _inputs_at(built, index))
@@ -94,8 +95,8 @@ def _judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog, cal
 
 @dataclass(frozen=True)
 class _Side:
-    """The operands of one local expert: float64 a [m, K], a_scale [m, G], b [N, K], b_scale [N / group_n, G], bias [N]
-    or None, and the rows of the output, int64 [m]."""
+    """The operands of local experts with as many rows each: float64 a [E, m, K], a_scale [E, m, G], b [E, N, K],
+    b_scale [E, N / group_n, G], bias [E, 1, N] or None, and the rows of the output, int64 [E, m]."""
 
     a: torch.Tensor
     a_scale: torch.Tensor
@@ -104,25 +105,32 @@ class _Side:
     bias: torch.Tensor | None
     out_rows: torch.Tensor
 
-    @staticmethod
-    def of(built: Built, expert: int) -> _Side:
-        tensors, device = built.tensors, built.tensors['a'].device
-        rows, out_rows = (torch.from_numpy(np.asarray(r, np.int64)).to(device) for r in built.rows(expert))
-        values = torch.from_numpy(FP8_FORMATS[built.problem.codes].decode(np.arange(256))).to(device)
-        bias = tensors['bias'][expert].double() if 'bias' in tensors else None
-        return _Side(values[tensors['a'].view(torch.uint8)[rows].long()], tensors['a_scale'][rows].double(),
-                     values[tensors['b'][expert].view(torch.uint8).long()], tensors['b_scale'][expert].double(), bias,
-                     out_rows)
-
     @property
     def operands(self) -> tuple[torch.Tensor, ...]:
         return self.a, self.a_scale, self.b, self.b_scale
 
 
-def _judge_unowned(log: EvidenceLog, what: str, found: torch.Tensor, sides: dict[int, _Side], context: Context) -> None:
+def _sides(built: Built) -> list[_Side]:
+    """Every local expert that has routes, in batches; a row of a batch may stand twice."""
+    tensors, device, active = built.tensors, built.tensors['a'].device, built.active()
+    values = torch.from_numpy(FP8_FORMATS[built.problem.codes].decode(np.arange(256))).to(device)
+    sides = []
+    rows = [np.stack(built.rows(expert)) for expert in active]
+    for batch, place in batches([torch.arange(own.shape[1]) for own in rows], built.problem.n):
+        source, out_rows = (torch.from_numpy(np.stack([rows[at][side][own] for at, own in zip(
+            batch, place.numpy(), strict=True)]).astype(np.int64)).to(device) for side in (0, 1))
+        experts = torch.tensor([active[at] for at in batch], device=device)
+        a, b = (values[tensors[name].view(torch.uint8)[at].long()] for name, at in (('a', source), ('b', experts)))
+        bias = tensors['bias'][experts].double()[:, None] if 'bias' in tensors else None
+        sides.append(_Side(a, tensors['a_scale'][source].double(), b, tensors['b_scale'][experts].double(), bias,
+                           out_rows))
+    return sides
+
+
+def _judge_unowned(log: EvidenceLog, what: str, found: torch.Tensor, sides: list[_Side], context: Context) -> None:
     """Rows of foreign experts keep what the caller had there."""
     owned = torch.zeros(len(found), dtype=torch.bool, device=found.device)
-    for side in sides.values():
+    for side in sides:
         owned[side.out_rows] = True
     kept = found[~owned]
     compare_bytes(log, f'out: {what}, rows of experts that are not here against what was there before', 'out', kept,
@@ -137,12 +145,12 @@ def instruction_of(used: set[str], lane: Lane) -> Instruction:
     return MMA if used and all(name.startswith(MMA.name) for name in used) else WGMMA
 
 
-def _judge_values(log: EvidenceLog, what: str, found: torch.Tensor, built: Built, sides: dict[int, _Side],
+def _judge_values(log: EvidenceLog, what: str, found: torch.Tensor, built: Built, sides: list[_Side],
                   instruction: Instruction, context: Context) -> None:
     problem = built.problem
     exact = torch.full(found.shape, SENTINEL, dtype=torch.float64, device=found.device)
     allowed, model = torch.zeros_like(exact), exact.clone()
-    for side in sides.values():
+    for side in sides:
         rows, smallest = side.out_rows, _SMALLEST[problem.codes]
         exact[rows] = oracle.exact(*side.operands, side.bias)
         allowed[rows] = oracle.error_bound(*side.operands, instruction, problem.out, smallest, side.bias)

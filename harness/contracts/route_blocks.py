@@ -40,8 +40,10 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
     part = Slice(options['offset'], options['local'], options['block_m'])
 
     def operator(inputs):
-        found = subject.route_blocks(inputs['topk_ids'], options['experts'], part.local, part.offset, part.block_m,
-                                     options['preparation'])
+        preparation = options['preparation']
+        with setting.as_on_gpu(preparation is None):
+            found = subject.route_blocks(inputs['topk_ids'], options['experts'], part.local, part.offset, part.block_m,
+                                         preparation)
         named = dict(zip(NAMES, found, strict=True))
         routing.ascending_within_experts(named['sorted_idx'], named['exp_end'])
         for name in ('block_expert_ids', 'block_offsets'):

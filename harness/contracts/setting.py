@@ -34,6 +34,13 @@ class Setting:
     def context(self, group: int | None = None, inputs_at=None) -> Context:
         return Context(self.reproduce, inputs_at or (lambda name, index: []), group)
 
+    def as_on_gpu(self, wanted: bool = True):
+        """Context: where wanted, a dispatch on the cpu lane takes the way that it takes on a GPU."""
+        if self.lane is not Lane.CPU or not wanted:
+            return contextlib.nullcontext()
+        from harness.lanes.cpu_device import tensors_report_cuda
+        return tensors_report_cuda()
+
     def few_sms(self, options: dict):
         """Context: on the cpu lane the device reports `options['sm_count']` SMs, so that small inputs pass one grid."""
         if self.lane is not Lane.CPU or 'sm_count' not in options:

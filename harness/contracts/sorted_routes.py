@@ -28,7 +28,8 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
     experts, preparation = case.options['experts'], case.options['preparation']
 
     def operator(inputs):
-        sorted_idx, exp_start, exp_end = subject.sorted_routes(inputs['topk_ids'], experts, preparation)
+        with setting.as_on_gpu(preparation is None):
+            sorted_idx, exp_start, exp_end = subject.sorted_routes(inputs['topk_ids'], experts, preparation)
         routing.ascending_within_experts(sorted_idx, exp_end)
         return {'sorted_idx': sorted_idx, 'exp_start': exp_start, 'exp_end': exp_end}
 

@@ -51,7 +51,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Expert:
-    """float64: w1 [2I, H] and w2 [H, I] are values of codes, scales [rows / group_n, K / group]; biases or None."""
+    """float64: w1 [2I, H] and w2 [H, I] are values of codes, scales [rows / group_n, K / group]; biases or None.
+
+    All with leading dimensions where there are several experts, biases then [..., 1, rows].
+    """
 
     w1: torch.Tensor
     w1_scale: torch.Tensor
@@ -92,7 +95,9 @@ def rounded(ends: Interval, storage: str) -> Interval:
 
 
 def expert_states(hidden: torch.Tensor, hidden_scale: torch.Tensor, expert: Expert, by: Arithmetic) -> Interval:
-    """hidden float64 [m, H] values of codes and their scales [m, H / group] -> the expert's states [m, H], stored."""
+    """hidden float64 [m, H] values of codes and their scales [m, H / group] -> the expert's states [m, H], stored.
+
+    All with the leading dimensions of `expert`."""
     w1_scale, hidden_scale = _common_groups(expert.w1_scale, hidden_scale)
     operands = (hidden, hidden_scale, expert.w1, w1_scale)
     total = exact(*operands, expert.b1)
@@ -104,13 +109,13 @@ def expert_states(hidden: torch.Tensor, hidden_scale: torch.Tensor, expert: Expe
 
 def _common_groups(w_scale: torch.Tensor, a_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Scales of both operands at the finer of their groups along K."""
-    groups = max(w_scale.size(1), a_scale.size(1))
-    return tuple(scale.repeat_interleave(groups // scale.size(1), 1) for scale in (w_scale, a_scale))
+    groups = max(w_scale.size(-1), a_scale.size(-1))
+    return tuple(scale.repeat_interleave(groups // scale.size(-1), -1) for scale in (w_scale, a_scale))
 
 
 def _activated(gate_up: Interval, by: Arithmetic) -> Interval:
-    columns = gate_up.low.size(1) // 2
-    gate, up = gate_up.at(np.s_[:, :columns]), gate_up.at(np.s_[:, columns:])
+    columns = gate_up.low.size(-1) // 2
+    gate, up = gate_up.at(np.s_[..., :columns]), gate_up.at(np.s_[..., columns:])
     acted = _looked_up(gate, by)
     corners = torch.stack([a * u for a in (acted.low, acted.high) for u in (up.low, up.high)])
     # Products of storage values are exact in float32, which the kernel rounds once.
@@ -132,7 +137,7 @@ def _looked_up(gate: Interval, by: Arithmetic) -> Interval:
 def _quantised(values: Interval, by: Arithmetic) -> tuple[Interval, Interval]:
     """Values [m, I] -> codes' values [m, I] and scales [m, I / group] between which those of a right quantiser lie."""
     fp8 = FP8_FORMATS[by.codes]
-    groups = Interval(*(end.unflatten(1, (-1, by.group)) for end in (values.low, values.high)))
+    groups = Interval(*(end.unflatten(-1, (-1, by.group)) for end in (values.low, values.high)))
     across = (groups.low <= 0) & (groups.high >= 0)
     magnitudes = torch.stack([groups.low.abs(), groups.high.abs()])
     amax = Interval(torch.where(across, 0.0, magnitudes.amin(0)).amax(-1), magnitudes.amax(0).amax(-1))
@@ -140,7 +145,7 @@ def _quantised(values: Interval, by: Arithmetic) -> tuple[Interval, Interval]:
     reciprocal = (fp8.maximum / amax.high * (1 - RECIPROCAL_SLACK), fp8.maximum / amax.low * (1 + RECIPROCAL_SLACK))
     low = torch.minimum(*(groups.low * r for r in reciprocal))
     high = torch.maximum(*(groups.high * r for r in reciprocal))
-    codes = Interval(*(_nearest_code(end.flatten(1), fp8) for end in (low, high)))
+    codes = Interval(*(_nearest_code(end.flatten(-2), fp8) for end in (low, high)))
     scales = Interval(amax.low[..., 0] / fp8.maximum * (1 - 4 * UNIT), amax.high[..., 0] / fp8.maximum * (1 + 4 * UNIT))
     return codes, scales
 
@@ -151,7 +156,7 @@ def _nearest_code(values: torch.Tensor, fp8) -> torch.Tensor:
 
 def _down(codes: Interval, scales: Interval, expert: Expert, by: Arithmetic) -> Interval:
     """The down projection, unrounded, over all codes and scales between the ends."""
-    by_column = Interval(*(s.repeat_interleave(by.group, 1) for s in (scales.low, scales.high)))
+    by_column = Interval(*(s.repeat_interleave(by.group, -1) for s in (scales.low, scales.high)))
     corners = torch.stack([c * s for c in (codes.low, codes.high) for s in (by_column.low, by_column.high)])
     states = Interval(corners.amin(0), corners.amax(0))
     w_scale, a_scale = _common_groups(expert.w2_scale, torch.ones_like(scales.low))
@@ -169,26 +174,26 @@ def _down_error(codes: Interval, scales: Interval, states: Interval, expert: Exp
     largest, w2, middle, radius = (by.down.in_order(values) for values in (
         torch.maximum(codes.low.abs(), codes.high.abs()), expert.w2, states.middle, states.radius))
     exponents_a, exponents_b = code_exponents(largest, by.smallest), code_exponents(w2, by.smallest)
-    group = codes.low.size(1) // low.size(1)
+    group = codes.low.size(-1) // low.size(-1)
     step = by.down.step or group
-    total, reach = (states.low.new_zeros(len(largest), len(w2)) for _ in range(2))
-    error = torch.zeros_like(total)
-    for g in range(low.size(1)):
-        least, most = (scale_products(s[:, g:g + 1], w2_scale[:, g:g + 1].abs(), len(w2))[:, :, 0]
+    total, reach, error = (states.low.new_zeros(*largest.shape[:-1], w2.size(-2)) for _ in range(3))
+    by_row = w2_scale.repeat_interleave(w2.size(-2) // w2_scale.size(-2), -2)
+    weights = (w2 * by_row.repeat_interleave(group, -1)).mT
+    for g in range(low.size(-1)):
+        least, most = (scale_products(s[..., g:g + 1], w2_scale[..., g:g + 1].abs(), w2.size(-2))[..., 0]
                        for s in (low, high))
-        weights = (w2 * w2_scale.repeat_interleave(len(w2) // len(w2_scale), 0)[:, g:g + 1]).T
         partial, partial_reach = torch.zeros_like(total), torch.zeros_like(total)
         for first in range(g * group, (g + 1) * group, step):
             columns = slice(first, first + step)
             if by.down.alignment_bits is not None:
                 reached = torch.maximum(total.abs() + reach, partial.abs() + partial_reach) + error
-                live = (largest[:, columns] != 0)[:, None] & (w2[:, columns] != 0)[None]
-                sums = exponents_a[:, columns][:, None] + exponents_b[:, columns][None]
+                live = (largest[..., :, None, columns] != 0) & (w2[..., None, :, columns] != 0)
+                sums = exponents_a[..., :, None, columns] + exponents_b[..., None, :, columns]
                 top = torch.maximum(torch.where(live, sums, NO_EXPONENT).amax(-1), exponent_of(reached / least))
                 unit = power_of_two(top.clamp(-900, 900) - by.down.alignment_bits)
                 error = error + most * unit * (1 + step)
-            added = middle[:, columns] @ weights[columns]
-            wide = radius[:, columns] @ weights[columns].abs()
+            added = middle[..., columns] @ weights[..., columns, :]
+            wide = radius[..., columns] @ weights[..., columns, :].abs()
             total, partial, reach, partial_reach = total + added, partial + added, reach + wide, partial_reach + wide
             reached = torch.maximum(total.abs() + reach, partial.abs() + partial_reach) + error
             error = error + 2.0**-by.down.output_bits * reached

@@ -40,10 +40,10 @@ class Instruction:
     order: tuple[int, ...] | None = None
 
     def in_order(self, codes: torch.Tensor) -> torch.Tensor:
-        """[rows, K] with the columns in the order in which the instruction takes them."""
+        """[..., K] with the columns in the order in which the instruction takes them."""
         if self.order is None:
             return codes
-        return codes.unflatten(1, (-1, len(self.order)))[:, :, list(self.order)].flatten(1)
+        return codes.unflatten(-1, (-1, len(self.order)))[..., list(self.order)].flatten(-2)
 
 
 # Triton gives each of four threads four neighbouring bytes, of which one mma.sync takes the first two and the next one
@@ -70,8 +70,7 @@ def exponent_of(values: torch.Tensor) -> torch.Tensor:
 
 def truncated(values: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     """float64 values cut to multiples of 2^exponent, toward zero."""
-    unit = power_of_two(exponent)
-    return torch.trunc(values / unit) * unit
+    return torch.trunc(values * power_of_two(-exponent)) * power_of_two(exponent)
 
 
 def add_products(products: torch.Tensor, exponents: torch.Tensor, accumulator: torch.Tensor,
@@ -91,7 +90,7 @@ def code_exponents(values: torch.Tensor, smallest: int) -> torch.Tensor:
 
 def dot(a: torch.Tensor, b: torch.Tensor, accumulator: torch.Tensor, instruction: Instruction,
         smallest: int) -> torch.Tensor:
-    """accumulator [m, N] + a [m, K] @ b [N, K]^T, instruction after instruction along K.
+    """accumulator [..., m, N] + a [..., m, K] @ b [..., N, K]^T, instruction after instruction along K.
 
     Args:
         a, b: float64 values of FP8 codes; K a multiple of the step.
@@ -99,9 +98,9 @@ def dot(a: torch.Tensor, b: torch.Tensor, accumulator: torch.Tensor, instruction
     """
     a, b = instruction.in_order(a), instruction.in_order(b)
     a_exponent, b_exponent = code_exponents(a, smallest), code_exponents(b, smallest)
-    for first in range(0, a.size(1), instruction.step):
+    for first in range(0, a.size(-1), instruction.step):
         part = slice(first, first + instruction.step)
-        products = a[:, None, part] * b[None, :, part]
-        exponents = a_exponent[:, None, part] + b_exponent[None, :, part]
+        products = a[..., :, None, part] * b[..., None, :, part]
+        exponents = a_exponent[..., :, None, part] + b_exponent[..., None, :, part]
         accumulator = add_products(products, exponents, accumulator, instruction)
     return accumulator

@@ -4,6 +4,7 @@ from fractions import Fraction
 import pytest
 import torch
 
+from harness.contracts.expert_batches import batches
 from harness.oracles import grouped_gemm as oracle
 from harness.oracles import tensor_core
 from harness.oracles.grouped_gemm import FLOAT32, MMA, WGMMA
@@ -119,3 +120,27 @@ def test_a_nan_stays_in_its_row_and_column():
         expected = torch.zeros(3, 256, dtype=torch.bool)
         expected[1], expected[:, 7] = True, True
         assert torch.equal(found.isnan(), expected)
+
+
+@pytest.mark.parametrize('instruction', INSTRUCTIONS, ids=lambda instruction: instruction.name)
+def test_experts_together_are_experts_one_by_one(instruction):
+    experts = [problem(m=2), problem(m=2, positive=True)]
+    together = tuple(torch.stack(operand) for operand in zip(*experts, strict=True))
+    bias = torch.arange(512).double().reshape(2, 1, 256)
+    for function, more in ((oracle.exact, (bias, )), (oracle.error_bound, (instruction, 'bf16', -6, bias)),
+                           (oracle.emulate, (instruction, -6))):
+        one_by_one = torch.stack([function(*operands, *(part[at] if part is bias else part for part in more))
+                                  for at, operands in enumerate(experts)])
+        # A batched float64 product may add in another order.
+        assert torch.allclose(function(*together, *more), one_by_one, rtol=2.0**-40, atol=2.0**-200)
+
+
+def test_batches_have_every_row_of_every_expert_in_little_room():
+    rows = [torch.arange(first, first + count) for first, count in ((0, 3), (3, 900), (903, 1), (904, 900), (1804, 3))]
+    found = list(batches(rows, columns=256))
+    assert sorted(place for batch, _ in found for place in batch) == list(range(len(rows)))
+    for batch, positions in found:
+        for place, own in zip(batch, positions, strict=True):
+            assert set(own.tolist()) == set(rows[place].tolist())
+    assert [len(batch) for batch, _ in found] == [3, 1, 1], 'small ones together, large ones alone'
+    assert list(batches([], columns=256)) == []

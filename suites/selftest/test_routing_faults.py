@@ -9,14 +9,15 @@ from suites.selftest.planted import assert_holds, assert_noticed, judge_text
 OPERATORS = '''
 
 def sorted_routes(topk_ids, num_experts, preparation):
-    return {'parallel': _get_sorted_idx_triton, 'single_cta': _get_sorted_idx_single_cta}[preparation](
-        topk_ids, num_experts)
+    return {None: _get_sorted_idx, 'parallel': _get_sorted_idx_triton,
+            'single_cta': _get_sorted_idx_single_cta}[preparation](topk_ids, num_experts)
 
 
 def route_blocks(topk_ids, num_experts, local_experts, expert_offset, block_m, preparation):
     if preparation == 'single_cta':
         return _get_sorted_idx_blocks_single_cta(topk_ids, num_experts, block_m)
-    return _get_sorted_idx_blocks_parallel(topk_ids, num_experts, local_experts, expert_offset, block_m)
+    by_shape = _get_sorted_idx_blocks if preparation is None else _get_sorted_idx_blocks_parallel
+    return by_shape(topk_ids, num_experts, local_experts, expert_offset, block_m)
 '''
 
 # Name -> (text, its replacement, the operator and case that notice).
@@ -54,6 +55,8 @@ FAULTS = {
                          'single_cta-block_edges_16'),
     'block_after_a_full_one': ('block_counts = (counts + BLOCK_SIZE_M - 1)', 'block_counts = (counts + BLOCK_SIZE_M)',
                                'route_blocks', 'single_cta-block_edges_32'),
+    'single_cta_for_a_slice': (' and local_num_experts == num_experts and expert_offset == 0', '', 'route_blocks',
+                               'dispatch-slice_last'),
     'blocks_of_the_next_expert': ('BlockEnd + expert_ids - 1', 'BlockEnd + expert_ids', 'route_blocks',
                                   'single_cta-top_6_of_96'),
 }
