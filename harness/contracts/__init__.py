@@ -4,10 +4,14 @@ from __future__ import annotations
 from types import ModuleType
 
 from harness.contracts.case import Case
+from harness.contracts.setting import Setting
+from harness.evidence.log import EvidenceLog
+from harness.subjects.protocol import Subject
 
 
 def contract(operator: str) -> ModuleType:
-    """The contract of an operator: OPERATOR, CASES and judge(case, subject, setting, log). KeyError if unknown."""
+    """The contract of an operator: OPERATOR, CASES and judge(case, subject, setting, log), which knows no deviations.
+    KeyError if unknown."""
     from harness.contracts import (
         activate_and_quant,
         call_signatures,
@@ -36,3 +40,20 @@ def contract(operator: str) -> ModuleType:
 def catalogue(operator: str) -> tuple[Case, ...]:
     """Every case of an operator, of all lanes, in a fixed order. Raises KeyError for an unknown operator."""
     return contract(operator).CASES
+
+
+def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
+    """Judge one case as its contract does, or, where a deviation of stock is recorded for it, require just that.
+
+    Raises:
+        ContractBroken: the promise, or the deviation, is not what was found.
+    """
+    from harness.contracts import deviations
+    promise = contract(case.operator).judge
+    deviation = deviations.find(case.operator, case.id) if subject is setting.stock else None
+    if deviation is None:
+        promise(case, subject, setting, log)
+        return
+    # The deviation is the evidence: records of the promise that stock breaks would say the opposite.
+    deviations.assert_deviates(log, deviation, lambda: promise(case, subject, setting, EvidenceLog()),
+                               setting.reproduce)

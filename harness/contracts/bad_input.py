@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.contracts import deviations
 from harness.contracts.case import BOTH_LANES, Case
 from harness.contracts.setting import Setting
 from harness.evidence.guarded import OUTPUT_POISONS, GuardedAllocations, allocate, guard_input
@@ -54,15 +53,6 @@ def is_bad(case: Case) -> bool:
 
 def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
     """Judge one case of any operator. Raises ContractBroken."""
-    deviation = deviations.find(case.operator, case.id) if subject is setting.stock else None
-    if deviation is None:
-        _judge(case, subject, setting, log)
-        return
-    # The deviation is the evidence; the records of the promise that stock breaks would say the opposite.
-    deviations.assert_deviates(log, deviation, lambda: _judge(case, subject, setting, EvidenceLog()), setting.reproduce)
-
-
-def _judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
     given, arenas = {}, {}
     for name, value in case.build(setting.device).items():
         if isinstance(value, torch.Tensor) and value.device.type == setting.device.type and value.numel():

@@ -123,6 +123,10 @@ STOCK_DEVIATIONS = (
                 'a row is multiplied with its stride in 32 bits: past 2^31 elements it is written 2^32 elements before '
                 'its place', 'elements were written outside the row that has a route')
       for operator in ('grouped_gemm', 'grouped_gemm_blocks')),
+    *(Deviation('F1', operator, case, ZeroDivisionError, 'programs are shared out among no experts, or among no rows')
+      for operator, cases in (('silu_and_mul_moe_ep', ('-no_experts', '-no_experts-given')),
+                              ('silu_and_mul_masked_post_quant_fwd', ('-no_rows-e4m3fn', '-no_experts-e4m3fn')))
+      for case in cases),
     Deviation('F1', 'fused_moe_blocked_fp8', 'no_tokens', ZeroDivisionError,
               'the layer quantises the activation of its routes, of which there are none'),
     Deviation('F40', 'fused_moe_blocked_fp8', 'more_rows_than_tokens', ContractBroken,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from harness.contracts import deviations, grouped_gemm_far_rows
+from harness.contracts import grouped_gemm_far_rows
 from harness.contracts.case import Case
 from harness.contracts.expert_batches import batches
 from harness.contracts.grouped_gemm_far_rows import FAR_ROWS
@@ -49,21 +49,11 @@ def outcome(call: Call, subject: Subject, built: Built, tensors: Tensors) -> tor
 
 def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog, call: Call,
           further: Callable[[Built, torch.Tensor, Instruction, Context], None] = lambda *found: None) -> None:
-    """Judge one case of either operator; a known deviation of stock must be the one that is recorded.
+    """Judge one case of either operator. Raises ContractBroken.
 
     Args:
         further: what a contract promises beside: (built, output, instruction that ran, context).
     """
-    deviation = deviations.find(case.operator, case.id) if subject.name == 'stock' else None
-    if deviation is None:
-        _judge(case, subject, setting, log, call, further)
-    else:
-        # a log of its own: what is known to differ must not stand against the pass
-        deviations.assert_deviates(log, deviation, lambda: _judge(case, subject, setting, EvidenceLog(), call, further),
-                                   setting.reproduce)
-
-
-def _judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog, call: Call, further) -> None:
     built = case.build(setting.device)
     problem, tile = built.problem, built.tile
     what = f'{subject.name} {case.operator}'

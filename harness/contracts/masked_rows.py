@@ -73,6 +73,8 @@ WHOLE_GROUPS = (
     Rows('mask_past_the_rows', 'a count larger than there are rows', (3, 5, 128), (7, 1, 6)),
     Rows('mask_int64', 'counts of 64 bits', (2, 5, 128), (3, 5), integers=torch.int64),
     Rows('row_loop', 'more rows than programs: the strided row loop', (2, 40, 128), (37, 40), sm_count=1),
+    Rows('no_rows', 'M = 0: room for no row of any expert', (3, 0, 128), (0, 0, 0)),
+    Rows('no_experts', 'E = 0: a rank without experts', (0, 5, 128), ()),
     Rows('one_expert', 'E = 1', (1, 3, 128), (2, )),
     Rows('many_experts', 'a rank of 32 experts and many rows', (32, 256, 512), tuple(range(0, 256, 8)),
          lanes=SM90_ONLY),

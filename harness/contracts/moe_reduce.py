@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from harness.contracts import bad_calls, bad_input, deviations, moe_reduce_far
+from harness.contracts import bad_calls, bad_input, moe_reduce_far
 from harness.contracts import moe_reduce_inputs as inputs
 from harness.contracts.case import SM90_ONLY, Case
 from harness.contracts.layouts import with_gaps
@@ -174,7 +174,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
         bad_input.judge(case, subject, setting, log)
         return
     if case.id.endswith(moe_reduce_far.FAR):
-        _judge_far(case, subject, setting, log)
+        moe_reduce_far.judge(case, subject, setting, log)
         return
     routed = case.build(setting.device)
     rows, experts, columns = routed.hidden.shape
@@ -196,16 +196,6 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> N
                    (columns, 1) if rows else None)
     if found.numel():
         judge_sums(log, found, routed, case.options, setting.lane, context)
-
-
-def _judge_far(case: Case, subject: Subject, setting: Setting, log: EvidenceLog) -> None:
-    deviation = deviations.find(OPERATOR, case.id) if subject is setting.stock else None
-    if deviation is None:
-        moe_reduce_far.judge(case, subject, setting, log)
-        return
-    # a log of its own: what is known to differ must not stand against the pass
-    deviations.assert_deviates(log, deviation, lambda: moe_reduce_far.judge(case, subject, setting, EvidenceLog()),
-                               setting.reproduce)
 
 
 def judge_sums(log: EvidenceLog, found: torch.Tensor, routed: Routed, options: dict, lane: Lane,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from harness.contracts import deviations, routing_invariants
+from harness.contracts import routing_invariants
 from harness.contracts.case import Case
 from harness.contracts.routing_cases import changed
 from harness.contracts.setting import Setting
@@ -56,13 +56,7 @@ def judge(case: Case, subject: Subject, setting: Setting, log: EvidenceLog, oper
         judge_routed(found, numbers, what, context)
         return
     strange = _judge_refusal if case.options['kind'] == 'refused' else _judge_out_of_range
-    deviation = deviations.find(case.operator, case.id) if subject is setting.stock else None
-    if deviation is None:
-        strange(log, what, case, operator, ids, setting)
-        return
-    # The deviation is the evidence; the records of the promise that stock breaks would say the opposite.
-    deviations.assert_deviates(log, deviation,
-                               lambda: strange(EvidenceLog(), what, case, operator, ids, setting), setting.reproduce)
+    strange(log, what, case, operator, ids, setting)
 
 
 def judge_sorted(log: EvidenceLog, what: str, found: Tensors, ids: np.ndarray, experts: int,

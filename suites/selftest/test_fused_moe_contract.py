@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from harness.contracts import deviations, fused_moe_blocked_fp8, fused_moe_cases, fused_moe_relations, moe_schedule
+from harness.contracts import judge as judge_case
 from harness.contracts.setting import Setting
 from harness.evidence.log import ContractBroken, EvidenceLog
 from harness.evidence.verdicts import Reason
@@ -21,7 +22,7 @@ BROKEN = (Reason.BYTES, Reason.BOUND, Reason.NONDETERMINISTIC)
 
 def judge(case_id: str, subject, stock, device) -> EvidenceLog:
     log = EvidenceLog()
-    fused_moe_blocked_fp8.judge(ON_CPU[case_id], subject, Setting(Lane.CPU, device, stock, 'the command'), log)
+    judge_case(ON_CPU[case_id], subject, Setting(Lane.CPU, device, stock, 'the command'), log)
     return log
 
 

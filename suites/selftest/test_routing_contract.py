@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.contracts import contract, deviations, routing, routing_invariants
+from harness.contracts import contract, deviations, judge, routing, routing_invariants
 from harness.contracts.routing_invariants import Slice
 from harness.contracts.setting import Setting
 from harness.evidence.compare import Context
@@ -187,6 +187,15 @@ class TestDeviation:
         with pytest.raises(ContractBroken) as found:
             deviations.assert_deviates(EvidenceLog(), self.DEVIATION, call, 'command')
         assert found.value.reason is reason
+
+    def test_is_asked_of_stock_alone_whatever_the_operator(self, stock, device):
+        cases = {case.id: case for case in contract('sorted_routes').CASES}
+        setting = Setting(Lane.CPU, device, stock, 'the command')
+        log = EvidenceLog()
+        judge(cases['parallel-float_ids'], stock, setting, log)
+        assert [record.kind for record in log.records] == ['deviation']
+        with pytest.raises(ContractBroken, match='topk_ids'):
+            judge(cases['parallel-float_ids'], OracleSubject(), setting, EvidenceLog())
 
     def test_a_broken_promise_says_which(self):
         with pytest.raises(ValueError, match='Deviation.shows'):
