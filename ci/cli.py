@@ -16,6 +16,7 @@ from ci.court import HarnessCourt
 from ci.doctor import examine
 from ci.doctor import text as doctor_text
 from ci.exhaust import exhaust
+from ci.mutate import mutate_command
 from ci.options import LaneOption, SourceOption, usage
 from ci.plan import PlanFailed, collect, compare
 from ci.plan import write as write_manifests
@@ -100,6 +101,7 @@ def doctor(lane: LaneOption = None, subject: SubjectOption = None, lmdeploy_src:
 
 
 app.command()(exhaust)
+app.command('mutate')(mutate_command)
 app.command()(check_change)
 
 

@@ -10,13 +10,13 @@ from harness.mutants.rewrite import DoesNotApply, mutated
 ROOTS = {'stock': 'lmdeploy', 'candidate': 'harness/kernels'}
 
 
-def root_of(fault: Fault) -> Path:
+def root_of(subject: str) -> Path:
     """The folder that holds the package of an installed subject. Raises DoesNotApply if there is none."""
-    if fault.subject == 'candidate':
+    if subject == 'candidate':
         return Path(__file__).resolve().parents[2]
     found = importlib.util.find_spec('lmdeploy')  # which imports nothing
     if found is None:
-        raise DoesNotApply(f'{fault.id}: expected lmdeploy to be installed, found no such package')
+        raise DoesNotApply('expected lmdeploy to be installed, found no such package')
     return Path(found.submodule_search_locations[0]).resolve().parent
 
 

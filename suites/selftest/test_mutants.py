@@ -96,7 +96,7 @@ def test_patterns_that_match_nothing_are_refused(tmp_path):
 
 @pytest.mark.parametrize('each', built_in().fault, ids=lambda each: each.id)
 def test_every_fault_of_the_catalogue_applies_and_names_cases_that_exist(each):
-    mutant_of(each, root_of(each))
+    mutant_of(each, root_of(each.subject))
     for killer in each.killers:
         operator, _, case_id = killer.partition('/')
         assert case_id in {case.id for case in catalogue(operator)}, killer
@@ -104,7 +104,7 @@ def test_every_fault_of_the_catalogue_applies_and_names_cases_that_exist(each):
 
 def test_a_planted_tree_is_the_original_but_for_one_file(tmp_path):
     each = built_in().fault[0]
-    root = root_of(each)
+    root = root_of(each.subject)
     file = plant(each, root, tmp_path)
     assert file.read_text() == mutant_of(each, root)
     assert not file.is_symlink()
