@@ -48,6 +48,7 @@ def mutate_command(
         "Ask lmdeploy's own kernel tests of this checkout in place of the suites; sm90 and stock only."))] = None,
     jobs: Annotated[int | None, typer.Option('-j', '--jobs', min=1, metavar='N', help=(
         'Processes at a time. Default: one a core.'))] = None,
+    timeout: Annotated[float, typer.Option('--timeout', min=1, help='Seconds for each case of a mutant.')] = 240,
     out: Annotated[Path | None, typer.Option('--out', metavar='DIR', help=(
         'Where what the mutants left is kept: an absent or empty folder. Default: a folder that is removed.'))] = None,
     as_json: Annotated[Path | None, typer.Option('--json', metavar='FILE', help='Write the results there.')] = None,
@@ -72,7 +73,7 @@ def mutate_command(
             raise usage(UsageFault(str(fault)), _TOOL) from None
     began = time.perf_counter()
     with _folder(out) as folder, _shared_cache():
-        results = _run(settings, ground.lane, faults, folder, jobs)
+        results = _run(settings, ground.lane, faults, folder, jobs, timeout)
     seconds = time.perf_counter() - began
     if as_json:
         told = _as_dict(results, loaded.impossible, settings, ground, seconds)
@@ -125,13 +126,14 @@ def _shared_cache():
         yield
 
 
-def _run(settings: Settings, lane: Lane, faults: tuple[Fault, ...], folder: Path,
-         jobs: int | None) -> tuple[Result, ...]:
+def _run(settings: Settings, lane: Lane, faults: tuple[Fault, ...], folder: Path, jobs: int | None,
+         test_limit_s: float) -> tuple[Result, ...]:
     most = usable_cores() if lane is Lane.CPU else min(usable_cores(), _MOST_JOBS_ON_A_GPU)
     with contextlib.redirect_stdout(sys.stderr):
         prepare(lane)
     stock_root = settings.lmdeploy_src or root_of('stock')
-    request = MutationRequest(faults, lane, stock_root, CHECKOUT, folder, jobs or most, upstream=settings.upstream)
+    request = MutationRequest(faults, lane, stock_root, CHECKOUT, folder, jobs or most, test_limit_s=test_limit_s,
+                              upstream=settings.upstream)
     told = 0
 
     def say(result: Result) -> None:

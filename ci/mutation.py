@@ -264,7 +264,7 @@ def _with_losses(folder: Path, log: RunLog, ended: Ended) -> RunLog:
     """The log, in which a case that its process did not survive is a worker lost."""
     open_cases = [event for event in log.of(Started)
                   if event.nodeid not in {finished.nodeid for finished in log.of(Finished)}]
-    if not open_cases or ended.exit_code in (None, 0):
+    if not open_cases or ended.exit_code is None:
         return log
     writer = LogWriter(folder / RESULTS)
     last = open_cases[-1]
