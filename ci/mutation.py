@@ -202,7 +202,8 @@ def _session(request: MutationRequest, key: str, arguments: list[str], first: tu
     """A pytest session in a process of its own; `served` is a module's name and the file to import it from."""
     folder = request.out / key
     command = ['-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', f'--timeout={request.test_limit_s}',
-               f'--lane={request.lane.value}', f'--bitgate-out={folder}', f'--rootdir={request.root}', *arguments]
+               f'--lane={request.lane.value}', f'--bitgate-out={folder}', f'--bitgate-lock={request.out}',
+               f'--rootdir={request.root}', *arguments]
 
     def run() -> int:
         import torch

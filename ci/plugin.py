@@ -59,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption('--upstream', default=None, metavar='CHECKOUT',
                     help="run lmdeploy's own kernel tests of this checkout too; they are called upstream/PATH")
     group.addoption('--bitgate-out', default=None, metavar='DIR', help=f'append the result log to DIR/{RESULTS}')
+    group.addoption('--bitgate-lock', default=None, metavar='DIR', help=argparse.SUPPRESS)
     group.addoption('--bitgate-parent', default=None, type=int, help=argparse.SUPPRESS)
     group.addoption('--plan-lane', default=None, choices=[lane.value for lane in Lane], metavar='LANE',
                     help='only list the cases of LANE, on whatever device this is')
@@ -103,7 +104,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         recorder = Recorder(LogWriter(state.out / RESULTS), trials, _worker_id(config), _time_limit(config))
         config.pluginmanager.register(recorder, 'bitgate-recorder')
         if state.lane is Lane.SM90:
-            config.pluginmanager.register(Alone(state.out, free_gpu_gib), 'bitgate-alone')
+            lock = Path(config.option.bitgate_lock or state.out)    # sessions on one GPU may share it
+            config.pluginmanager.register(Alone(lock, free_gpu_gib), 'bitgate-alone')
         if state.settings.upstream:
             config.args[:] = expand(config.args, state.settings.upstream)
             config.pluginmanager.register(UpstreamTests(state.settings.upstream, trials), 'bitgate-upstream')
