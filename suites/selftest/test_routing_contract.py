@@ -1,6 +1,5 @@
 """The contracts of routing: the oracle by hand, every invariant broken once, and a subject that keeps them."""
 import itertools
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -196,9 +195,9 @@ class TestDeviation:
         log = EvidenceLog()
         judge(cases['parallel-float_ids'], stock, setting, log)
         assert [record.kind for record in log.records] == ['deviation']
+        other = SimpleNamespace(name='other', sorted_routes=stock.sorted_routes)
         with pytest.raises(ContractBroken, match='topk_ids'):
-            judge(cases['parallel-float_ids'], SimpleNamespace(name='other', sorted_routes=stock.sorted_routes), setting,
-                  EvidenceLog())
+            judge(cases['parallel-float_ids'], other, setting, EvidenceLog())
 
     def test_a_broken_promise_says_which(self):
         with pytest.raises(ValueError, match='Deviation.shows'):
