@@ -45,6 +45,9 @@ _BATCHES = {
     'mixed': ('decoding sequences beside prefill', replace(_MIXED, heads=2)),
     'decode_padding': ('a decode batch filled up with sequences without keys: they own nothing',
                        Geometry(((16, 1), (-1, 1), (3, 1), (-1, 1)))),
+    'decode_hole': ('a decode batch with a sequence of no key and no token in between: tokens are no longer numbered '
+                    'like sequences', Geometry(((16, 1), (0, 0), (3, 1)))),
+    'two_tokens': ('two tokens a sequence, the fewest that are no decode', Geometry(((15, 2), (4, 2)))),
     'empty_sequences': ('sequences with history but without new tokens', Geometry(((5, 0), (0, 18), (16, 0)))),
     'loose_max_q': ('a launcher told of a longer sequence than there is', replace(_ONE, max_q=64)),
     'no_sequences': ('B = 0: nothing is written', Geometry(((0, 0), ))),
@@ -64,7 +67,7 @@ _BATCHES = {
     'three_heads': ('heads no power of two', replace(_ONE, heads=3)),
     'head_dim_96': ('head dimension under the group, no power of two', replace(_ONE, head_dim=96)),
     'head_dim_512': ('four groups a head, one for values', replace(_ONE, head_dim=512)),
-    'head_dim_v_256': ('values longer than keys', replace(_ONE, head_dim_v=256)),
+    'head_dim_v_256': ('values longer than keys, in two heads', replace(_ONE, heads=2, head_dim_v=256)),
     'group_64': ('two groups of 64 a head, one for values', replace(_ONE, group=64, head_dim_v=64)),
     'head_dim_192-off_group': ('a last group of 64 keys', replace(_ONE, head_dim=192)),
     'head_dim_576-off_group': ('a last group of 64 keys after four whole ones',
