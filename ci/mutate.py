@@ -58,7 +58,7 @@ def mutate_command(
         settings = settings_from(lane, subject, lmdeploy_src, os.environ, upstream)
         loaded = load(catalogue) if catalogue else built_in()
         subjects = ('stock', ) if settings.upstream else settings.subject_names
-        faults = _sampled(chosen(loaded, subjects, tuple(ids or ())), sample)
+        faults = sampled(chosen(loaded, subjects, tuple(ids or ())), sample)
         _check(settings, faults, out, as_json)
     except (UsageFault, CatalogueInvalid, DoesNotApply) as fault:
         raise usage(UsageFault(str(fault)), _TOOL) from None
@@ -94,7 +94,7 @@ def _check(settings: Settings, faults: tuple[Fault, ...], out: Path | None, as_j
         raise UsageFault(f'--json: expected a file in a folder that can be written to, found {as_json}')
 
 
-def _sampled(faults: tuple[Fault, ...], sample: int | None) -> tuple[Fault, ...]:
+def sampled(faults: tuple[Fault, ...], sample: int | None) -> tuple[Fault, ...]:
     """`sample` of the faults: those whose ids have the smallest checksums, whatever else is in the catalogue."""
     if sample is None:
         return faults

@@ -6,14 +6,14 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 import pytest
 
-from ci.events import RESULTS, Collected, Finished, LogWriter, RunLog, Started, WorkerLost, read
+from ci.events import RESULTS, Collected, Finished, RunLog, Started, WorkerLost, read
 from ci.forks import Ended, Task, run_forked
 from ci.judge import Owed, judge
 from ci.outdir import OUTPUT
@@ -22,7 +22,7 @@ from harness.evidence.verdicts import Outcome
 from harness.lanes.lane import Lane
 from harness.mutants.fault import Fault
 from harness.mutants.rewrite import DoesNotApply
-from harness.mutants.tree import plant
+from harness.mutants.tree import mutant_of, original_of, plant
 
 # Of a fault that depends on timing, one run says nothing.
 RACE_RUNS, RACE_KILLS = 20, 19
@@ -100,15 +100,18 @@ class _Book:
     """The runs of one fault, as they come in."""
 
     fault: Fault
-    runs: int
     answers: list[_Answer] = field(default_factory=list)
+
+    @property
+    def runs(self) -> int:
+        return RACE_RUNS if self.fault.race else 1
 
     def result(self) -> Result:
         kills = [answer for answer in self.answers if answer.state is State.KILLED]
         seconds = sum(answer.seconds for answer in self.answers)
         bad = [answer for answer in self.answers if answer.state not in (State.KILLED, State.SURVIVED)]
         shown = (bad or kills or self.answers)[0]
-        wanted = RACE_KILLS if self.runs == RACE_RUNS else self.runs
+        wanted = RACE_KILLS if self.fault.race else 1
         state = shown.state if bad else State.KILLED if len(kills) >= wanted else State.SURVIVED
         message = shown.message
         if self.fault.equivalent and state is State.SURVIVED:
@@ -148,11 +151,11 @@ def mutate(request: MutationRequest, told: Callable[[Result], None]) -> tuple[Re
         if request.lane.value not in fault.lanes:
             tell(Result(fault, State.ELSEWHERE))
             continue
-        runs = RACE_RUNS if fault.race else 1
-        keys = [fault.id if runs == 1 else f'{fault.id}.{number}' for number in range(1, runs + 1)]
+        book = _Book(fault)
+        keys = [f'{fault.id}.{number}' for number in range(1, book.runs + 1)] if fault.race else [fault.id]
         try:
             tasks += [_task(request, fault, key) for key in keys]
-            books |= dict.fromkeys(keys, _Book(fault, runs))
+            books |= dict.fromkeys(keys, book)
         except DoesNotApply as error:
             tell(Result(fault, State.INVALID, message=str(error)))
     for ended in run_forked(tasks, request.jobs, request.limit_s):
@@ -166,16 +169,16 @@ def mutate(request: MutationRequest, told: Callable[[Result], None]) -> tuple[Re
 
 
 def _task(request: MutationRequest, fault: Fault, key: str) -> Task:
-    folder = request.out / key
-    root = request.stock_root if fault.subject == 'stock' else request.root
-    folder.mkdir()
-    file = plant(fault, root, folder / TREE)
-    arguments = [f'--subject={fault.subject}', *_asked(request, fault.guards)]
+    tree = request.out / key / TREE
+    tree.mkdir(parents=True)
+    arguments, served = [f'--subject={fault.subject}', *_asked(request, fault.guards)], None
     if fault.subject == 'stock':
-        arguments.append(f'--lmdeploy-src={folder / TREE}')
-        served = None
+        plant(fault, request.stock_root, tree)
+        arguments.append(f'--lmdeploy-src={tree}')
     else:
-        served = '.'.join(file.relative_to(folder / TREE).with_suffix('').parts), file
+        original = original_of(fault, request.root)
+        served = '.'.join(original.relative_to(request.root).with_suffix('').parts), tree / original.name
+        served[1].write_text(mutant_of(fault, request.root), encoding='utf-8')
     killers = tuple(f'[{fault.subject}-{killer.partition("/")[2]}]' for killer in fault.killers)
     return _session(request, key, [*arguments, '-x'], killers, served)
 
@@ -253,14 +256,14 @@ def _answer(folder: Path, ended: Ended) -> _Answer:
     refused = [subject.refused for event in log.of(Collected) for subject in event.subjects if subject.refused]
     if refused:
         return _Answer(State.INVALID, message=f'does not import: {refused[0]}', seconds=ended.seconds)
-    log = _with_losses(folder, log, ended)
+    log = _with_loss(log, ended)
     verdict = judge(Owed(_lane_of(log), (), partial='a mutant'), log)
     order = {event.nodeid: at for at, event in enumerate(log.of(Started))}
     noticed = sorted((row for row in verdict.rows if row.outcome in (Outcome.BROKEN, Outcome.MOVED)),
                      key=lambda row: order.get(row.nodeid, len(order)))
     if noticed:
         row = noticed[0]
-        _forget(folder)
+        shutil.rmtree(folder / TREE, ignore_errors=True)  # of no further use; at the others somebody will want to look
         return _Answer(State.KILLED, row.nodeid, row.reason.value, row.message, ended.seconds)
     if verdict.outcome is Outcome.PASS:
         return _Answer(State.SURVIVED, seconds=ended.seconds)
@@ -270,30 +273,22 @@ def _answer(folder: Path, ended: Ended) -> _Answer:
     return _Answer(State.UNJUDGED, message=f'{time_up}{why[0] if why else "nothing was run"}', seconds=ended.seconds)
 
 
-def _with_losses(folder: Path, log: RunLog, ended: Ended) -> RunLog:
+def _with_loss(log: RunLog, ended: Ended) -> RunLog:
     """The log, in which a case that its process did not survive is a worker lost."""
-    open_cases = [event for event in log.of(Started)
-                  if event.nodeid not in {finished.nodeid for finished in log.of(Finished)}]
-    if not open_cases or ended.exit_code is None:
+    finished = {event.nodeid for event in log.of(Finished)}
+    unfinished = [event for event in log.of(Started) if event.nodeid not in finished]
+    if not unfinished or ended.exit_code is None:
         return log
-    writer = LogWriter(folder / RESULTS)
-    last = open_cases[-1]
-    writer.append(WorkerLost(nodeid=last.nodeid, worker='mutate', pid=os.getpid(),
-                             time=last.time + ended.seconds))
-    writer.close()
-    return read(folder / RESULTS)
+    last = unfinished[-1]
+    lost = WorkerLost(nodeid=last.nodeid, worker='mutate', pid=os.getpid(), time=last.time + ended.seconds)
+    return RunLog((*log.events, lost), log.unreadable)
 
 
 def _lane_of(log: RunLog) -> str:
     return next((event.lane for event in log.of(Collected)), 'auto')
 
 
-def _forget(folder: Path) -> None:
-    """The tree of a mutant that was noticed is of no further use; of the others, somebody will want to look."""
-    shutil.rmtree(folder / TREE, ignore_errors=True)
-
-
-def _false_alarms(request: MutationRequest, results: Iterator[Result] | Sequence[Result]) -> Mapping[str, str]:
+def _false_alarms(request: MutationRequest, results: Iterable[Result]) -> Mapping[str, str]:
     """Fault -> what its killing case says of the original. Empty, if the cases are worth something."""
     killed = [result for result in results if result.state is State.KILLED]
     tasks = []

@@ -10,8 +10,8 @@ from harness.subjects.protocol import Subject
 
 
 def contract(operator: str) -> ModuleType:
-    """The contract of an operator: OPERATOR, CASES and judge(case, subject, setting, log), which knows no deviations.
-    KeyError if unknown."""
+    """The contract of an operator: OPERATOR, CASES and judge(case, subject, setting, log), which holds stock to its
+    promise like anybody else. KeyError if unknown."""
     from harness.contracts import (
         activate_and_quant,
         call_signatures,

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from harness.oracles.fp8 import FP8_FORMATS, Fp8
@@ -10,6 +11,12 @@ from harness.oracles.storage import FORMATS, Format
 
 TORCH_STORAGE = {'bf16': torch.bfloat16, 'fp16': torch.float16}
 TORCH_CODES = {'e4m3fn': torch.float8_e4m3fn, 'e5m2': torch.float8_e5m2}
+
+
+def code_values(codes: str, tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The float64 values of FP8 codes [R, ...] at `rows`, int64 of any shape [...] -> [..., ...]."""
+    table = torch.from_numpy(FP8_FORMATS[codes].decode(np.arange(256))).to(tensor.device)
+    return table[tensor.view(torch.uint8)[rows].long()]  # through bytes: not every device gathers FP8
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ import torch
 
 from harness.contracts import moe_reduce, route_blocks, routing
 from harness.contracts.expert_batches import batches
-from harness.contracts.formats import TORCH_CODES
+from harness.contracts.formats import TORCH_CODES, code_values
 from harness.contracts.fused_moe_problem import Layer
-from harness.contracts.fused_moe_truth import code_values, codes_of
 from harness.contracts.grouped_gemm_judging import instruction_of
 from harness.contracts.routing_invariants import Slice
 from harness.contracts.setting import Setting
@@ -143,8 +142,8 @@ def _judge_gemm(j: _Judge, projection: str, calls: dict[str, StageCall], operand
         source, rows = (route // j.seen.tensors['topk_ids'].size(1), positions) if gate_up else (positions, route)
         experts = torch.from_numpy(active[batch]).to(out.device)
         bias = j.seen.tensors[f'{weight}_bias'][experts].double()[:, None] if j.layer.bias else None
-        operands = (code_values(j.layer.codes, operand[0][source]), operand[1][source].double(),
-                    code_values(j.layer.codes, codes_of(j.seen.tensors[weight], experts)),
+        operands = (code_values(j.layer.codes, operand[0], source), operand[1][source].double(),
+                    code_values(j.layer.codes, j.seen.tensors[weight], experts),
                     j.seen.tensors[f'{weight}_scale'][experts].double())
         operands = _with_common_groups(*operands)
         exact[rows] = gemm.exact(*operands, bias)

@@ -1,18 +1,16 @@
 """The layer's output as an interval, from its inputs alone: the oracle applied to every expert that has routes."""
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from harness.contracts.expert_batches import batches
-from harness.contracts.formats import TORCH_STORAGE
+from harness.contracts.formats import TORCH_STORAGE, code_values
 from harness.contracts.fused_moe_problem import ACTIVATIONS, Layer
 from harness.contracts.setting import Setting
 from harness.contracts.silu_and_mul import ALL_BITS, trusted_table
 from harness.evidence.bits import from_numpy_bits
 from harness.evidence.trial import Tensors
 from harness.oracles import moe_layer as oracle
-from harness.oracles.fp8 import FP8_FORMATS
 from harness.oracles.grouped_gemm import Instruction
 
 
@@ -24,17 +22,6 @@ def gate_table(layer: Layer, setting: Setting) -> torch.Tensor:
         return from_numpy_bits(bits, dtype, setting.device).double()
     gates = from_numpy_bits(ALL_BITS, dtype, setting.device)
     return ACTIVATIONS[layer.activation](torch.stack([gates, torch.ones_like(gates)], 1))[:, 0].double()
-
-
-def code_values(codes: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of codes -> their values, float64, from the format's definition."""
-    table = torch.from_numpy(FP8_FORMATS[codes].decode(np.arange(256))).to(tensor.device)
-    return table[tensor.view(torch.uint8).long()]
-
-
-def codes_of(weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
-    """Codes [E, N, K] of chosen experts, int64 [n] -> uint8 [n, N, K]; not every device gathers FP8."""
-    return weights.view(torch.uint8)[experts]
 
 
 def interval(layer: Layer, tensors: Tensors, setting: Setting, gate_up: Instruction,
@@ -51,7 +38,7 @@ def interval(layer: Layer, tensors: Tensors, setting: Setting, gate_up: Instruct
         experts = torch.from_numpy(layer.active()[batch]).to(ids.device)
         expert = oracle.Expert(*(_of_experts(layer, tensors, f'w{projection}{part}', experts)
                                  for projection in (1, 2) for part in ('', '_scale', '_bias')))
-        hidden = code_values(layer.codes, tensors['hidden'][token])
+        hidden = code_values(layer.codes, tensors['hidden'], token)
         own = oracle.expert_states(hidden, tensors['hidden_scale'][token].double(), expert, by)
         states.low[token, choice], states.high[token, choice] = own.low, own.high
     by_weight = oracle.weights(tensors['topk_weights'].double(), layer.renormalise, layer.out)
@@ -62,6 +49,6 @@ def _of_experts(layer: Layer, tensors: Tensors, name: str, experts: torch.Tensor
     if name not in tensors:
         return None
     if name in ('w1', 'w2'):
-        return code_values(layer.codes, codes_of(tensors[name], experts))
+        return code_values(layer.codes, tensors[name], experts)
     part = tensors[name][experts].double()
     return part[:, None] if name.endswith('bias') else part

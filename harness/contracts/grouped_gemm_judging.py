@@ -10,6 +10,7 @@ import torch
 from harness.contracts import grouped_gemm_far_rows
 from harness.contracts.case import Case
 from harness.contracts.expert_batches import batches
+from harness.contracts.formats import code_values
 from harness.contracts.grouped_gemm_far_rows import FAR_ROWS
 from harness.contracts.grouped_gemm_problem import OUT_DTYPES, OUT_GAP, SENTINEL, Built
 from harness.contracts.setting import Setting
@@ -22,7 +23,6 @@ from harness.evidence.verdicts import Reason
 from harness.lanes.lane import Lane
 from harness.machine_code.executed import matrix_instructions
 from harness.oracles import grouped_gemm as oracle
-from harness.oracles.fp8 import FP8_FORMATS
 from harness.oracles.grouped_gemm import FLOAT32, MMA, WGMMA, Instruction
 from harness.subjects.protocol import Subject
 
@@ -103,14 +103,13 @@ class _Side:
 def _sides(built: Built) -> list[_Side]:
     """Every local expert that has routes, in batches; a row of a batch may stand twice."""
     tensors, device, active = built.tensors, built.tensors['a'].device, built.active()
-    values = torch.from_numpy(FP8_FORMATS[built.problem.codes].decode(np.arange(256))).to(device)
     sides = []
     rows = [np.stack(built.rows(expert)) for expert in active]
     for batch, place in batches([torch.arange(own.shape[1]) for own in rows], built.problem.n):
         source, out_rows = (torch.from_numpy(np.stack([rows[at][side][own] for at, own in zip(
             batch, place.numpy(), strict=True)]).astype(np.int64)).to(device) for side in (0, 1))
         experts = torch.tensor([active[at] for at in batch], device=device)
-        a, b = (values[tensors[name].view(torch.uint8)[at].long()] for name, at in (('a', source), ('b', experts)))
+        a, b = (code_values(built.problem.codes, tensors[name], at) for name, at in (('a', source), ('b', experts)))
         bias = tensors['bias'][experts].double()[:, None] if 'bias' in tensors else None
         sides.append(_Side(a, tensors['a_scale'][source].double(), b, tensors['b_scale'][experts].double(), bias,
                            out_rows))

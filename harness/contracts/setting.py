@@ -34,7 +34,7 @@ class Setting:
     def context(self, group: int | None = None, inputs_at=None) -> Context:
         return Context(self.reproduce, inputs_at or (lambda name, index: []), group)
 
-    def as_on_gpu(self, wanted: bool = True):
+    def as_on_gpu(self, wanted: bool):
         """Context: where wanted, a dispatch on the cpu lane takes the way that it takes on a GPU."""
         if self.lane is not Lane.CPU or not wanted:
             return contextlib.nullcontext()

@@ -9,22 +9,12 @@ import ast
 import copy
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from harness.mutants.fault import Fault
 
 
 class DoesNotApply(ValueError):
     """The rewrite of a fault does not fit the source. Such a mutant has not survived: it does not exist."""
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Nodes that stand one after the other, and from where to where in the text (offsets of bytes)."""
-
-    nodes: Sequence[ast.AST]
-    start: int
-    end: int
 
 
 def mutated(source: str, fault: Fault) -> str:
@@ -44,8 +34,8 @@ def mutated(source: str, fault: Fault) -> str:
     if len(places) != fault.times:
         raise DoesNotApply(f'{fault.id}: old: expected {fault.times} time(s) in {fault.file}, {fault.function}, '
                            f'found {len(places)}: {fault.old.strip()}')
-    for place in reversed(places):
-        data = data[:place.start] + _fitted(fault, data, place, statements) + data[place.end:]
+    for start, end in reversed(places):
+        data = data[:start] + _fitted(fault, data, start, end, statements) + data[end:]
     result = data.decode()
     _check(fault, source, result, old, new)
     return result
@@ -85,16 +75,16 @@ def _function(tree: ast.Module, fault: Fault) -> ast.AST:
     return node
 
 
-def _places(function: ast.AST, old: list[ast.AST], starts: list[int]) -> Iterator[_Place]:
+def _places(function: ast.AST, old: list[ast.AST], starts: list[int]) -> Iterator[tuple[int, int]]:
+    """From where to where `old` stands, in bytes, in the order of the text; `starts` of the lines."""
     wanted = [ast.dump(node) for node in old]
     for nodes in _runs(function, len(old), isinstance(old[0], ast.stmt)):
         if [ast.dump(_as_loaded(node)) for node in nodes] == wanted:
             first, last = nodes[0], nodes[-1]
-            yield _Place(nodes, starts[first.lineno - 1] + first.col_offset,
-                         starts[last.end_lineno - 1] + last.end_col_offset)
+            yield starts[first.lineno - 1] + first.col_offset, starts[last.end_lineno - 1] + last.end_col_offset
 
 
-def _runs(function: ast.AST, length: int, statements: bool) -> Iterator[Sequence[ast.AST]]:
+def _runs(function: ast.AST, length: int, statements: bool) -> list[Sequence[ast.AST]]:
     """Every run of as many neighbours that could be meant, in the order of the text."""
     found = []
     for node in ast.walk(function):
@@ -105,7 +95,7 @@ def _runs(function: ast.AST, length: int, statements: bool) -> Iterator[Sequence
                     found += [inner[at:at + length] for at in range(len(inner) - length + 1)]
         elif isinstance(node, ast.expr):
             found.append([node])
-    return iter(sorted(found, key=lambda run: (run[0].lineno, run[0].col_offset)))
+    return sorted(found, key=lambda run: (run[0].lineno, run[0].col_offset))
 
 
 def _as_loaded(node: ast.AST) -> ast.AST:
@@ -116,14 +106,12 @@ def _as_loaded(node: ast.AST) -> ast.AST:
     return node
 
 
-def _fitted(fault: Fault, data: bytes, place: _Place, statements: bool) -> bytes:
+def _fitted(fault: Fault, data: bytes, start: int, end: int, statements: bool) -> bytes:
     """The new text in the place of the old, as many lines long."""
-    lines = data[place.start:place.end].count(b'\n')
-    line_start = data.rfind(b'\n', 0, place.start) + 1
-    indent = data[line_start:place.start]
+    lines = data[start:end].count(b'\n')
     text = _dedented(_new_statements(fault))
     if statements:
-        text = text.replace('\n', '\n' + indent.decode())
+        text = text.replace('\n', '\n' + data[data.rfind(b'\n', 0, start) + 1:start].decode())
     spare = lines - text.count('\n')
     if spare < 0:
         raise DoesNotApply(f'{fault.id}: new: expected at most {lines + 1} line(s), found {text.count(chr(10)) + 1}; '

@@ -41,9 +41,10 @@ def original_of(fault: Fault, root: Path) -> Path:
     return root / ROOTS[fault.subject] / fault.file
 
 
-def plant(fault: Fault, root: Path, folder: Path) -> Path:
-    """Make `folder` a tree like `root`, as far as the subject's package goes, with the mutant in it; returns the
-    mutant's file. Raises DoesNotApply, before anything is made."""
+def plant(fault: Fault, root: Path, folder: Path) -> None:
+    """Make `folder` a tree like `root`, as far as the subject's package goes, with the mutant in it.
+
+    Raises DoesNotApply, before anything is made."""
     text = mutant_of(fault, root)
     relative = original_of(fault, root).relative_to(root)
     here, there = folder, root
@@ -53,6 +54,4 @@ def plant(fault: Fault, root: Path, folder: Path) -> Path:
         for entry in there.iterdir():
             if entry.name != '__pycache__' and not relative.is_relative_to(entry.relative_to(root)):
                 (here / entry.name).symlink_to(entry.resolve())
-    file = folder / relative
-    file.write_text(text, encoding='utf-8')
-    return file
+    (folder / relative).write_text(text, encoding='utf-8')

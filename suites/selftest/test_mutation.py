@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ci.mutate import sampled
+from ci.mutation import suites_of
 from ci.settings import CHECKOUT
+from harness.mutants.fault import built_in
+from harness.subjects.protocol import OPERATORS
 
 HEAD = '''
 [[fault]]
@@ -122,3 +126,19 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(tmp_path, options, 
     done, results = mutate(tmp_path, text('noticed'), *options)
     assert (done.returncode, results) == (2, {})
     assert words in done.stderr
+
+
+def test_every_operator_has_a_suite_that_can_be_asked():
+    suites = suites_of(CHECKOUT)
+    assert set(suites) == set(OPERATORS)
+    assert all((CHECKOUT / file).is_file() for file in suites.values())
+
+
+def test_a_sample_is_the_same_whatever_else_is_in_the_catalogue():
+    faults = built_in().fault
+    few, more = sampled(faults, 10), sampled(faults, 20)
+    assert (len(few), len(more)) == (10, 20)
+    assert set(few) < set(more)
+    assert sampled(faults, len(faults) + 1) == faults
+    without = tuple(fault for fault in faults if fault not in few[:1])
+    assert set(few[1:]) < set(sampled(without, 10))
