@@ -64,7 +64,8 @@ _BAD_INPUT = [
           quant_fp8=('one_dimension', 'partial_group', 'scale_fmt', 'scale_fmt_case'),
           moe_reduce=('two_dimensions', 'weights_flat', 'weights_of_fewer_experts', 'weights_of_more_tokens'),
           fill_kv_cache_blocked_fp8=('scale_fmt', ), grouped_gemm=('a_three_dimensions', 'uneven_groups'),
-          grouped_gemm_blocks=('a_three_dimensions', 'uneven_groups', 'block_wider_than_group')),
+          grouped_gemm_blocks=('a_three_dimensions', 'uneven_groups', 'block_wider_than_group',
+                               'block_across_groups')),
     *_bad('F34', 'the group size is not looked at before it divides', _DIVISION, quant_fp8=('group_0', 'group_512')),
     *_bad('F34', 'the group size is not looked at before it divides', 'negative dimension -2',
           quant_fp8=('group_negative', )),
@@ -84,8 +85,8 @@ _BAD_INPUT = [
           grouped_gemm_blocks=('out_on_host', )),
     *_bad('F41', 'scales are read once a group of b\'s: with finer groups of a, every other one is left out', _RESULT,
           grouped_gemm=('finer_a_scales', ), grouped_gemm_blocks=('finer_a_scales', )),
-    *_bad('F42', 'the dense launcher takes a tile wider than a group of columns, and one scale for all of it', _RESULT,
-          grouped_gemm=('block_wider_than_group', )),
+    *_bad('F42', 'the dense launcher takes a tile that lies in several groups of columns, and one scale for all of it',
+          _RESULT, grouped_gemm=('block_wider_than_group', 'block_across_groups')),
 ]
 _ROUTING = ('sorted_routes', 'route_blocks')
 STOCK_DEVIATIONS = (

@@ -18,7 +18,7 @@ import torch
 from harness.contracts import bad_calls, bad_input
 from harness.contracts import grouped_gemm_judging as judging
 from harness.contracts.case import Case
-from harness.contracts.grouped_gemm_cases import MORE_ROWS, OFF_BLOCK, make_cases
+from harness.contracts.grouped_gemm_cases import MORE_ROWS, OFF_BLOCK, ROWS_OF_TWO_BLOCKS, make_cases
 from harness.contracts.grouped_gemm_problem import Built, Tile
 from harness.contracts.setting import Setting
 from harness.evidence.log import EvidenceLog
@@ -28,7 +28,8 @@ from harness.subjects.protocol import Subject
 OPERATOR = 'grouped_gemm'
 TILES = (Tile(16), Tile(32), Tile(64), Tile(128))
 CASES = make_cases(OPERATOR, TILES, (Tile(16), Tile(64)), [
-    (Tile(16), OFF_BLOCK), (Tile(64), OFF_BLOCK | MORE_ROWS)]) + bad_input.cases(OPERATOR, bad_calls.GROUPED_GEMM)
+    (Tile(16), OFF_BLOCK | ROWS_OF_TWO_BLOCKS),
+    (Tile(64), OFF_BLOCK | MORE_ROWS)]) + bad_input.cases(OPERATOR, bad_calls.GROUPED_GEMM)
 
 
 def call(subject: Subject, tensors: Tensors, built: Built, out: torch.Tensor) -> None:

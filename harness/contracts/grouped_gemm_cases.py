@@ -58,6 +58,12 @@ def _geometry() -> dict[str, tuple[str, Problem]]:
         'wide_groups': ('one scale for all columns', replace(_FEW, n=256, group_n=256)),
         'pitched': ('rows of a, of the weights and of the output further apart than they are long',
                     replace(_FEW, n=256, layout='pitched')),
+        'strided': ('no two elements of any operand are neighbours, nor its rows, nor its experts',
+                    replace(_FEW, n=256, layout='strided', bias=True)),
+        'coarse_a': ('one scale of a for two K groups of the weights',
+                     replace(_FEW, k=512, group_a=256, values='apart')),
+        'one_of_all': ('one token, one choice, one expert: every dimension that could be squeezed',
+                       Problem(constant(1, 1, 0), 1, 'gate_up', 'exact', bias=True)),
         'transposed': ('weights and scales stored the other way round', replace(_FEW, layout='transposed')),
         'bias-fp32': ('a bias', replace(_FEW, bias=True)),
         'bias-bf16': ('a bias in bf16 on a slice', replace(_LAST, bias=True, values='ordinary')),
@@ -78,7 +84,11 @@ ONE_HOT = {
     'one_hot-e5m2': ('the same in e5m2', replace(_ONE_HOT, codes='e5m2')),
 }
 # Past the block, so that a column wraps round within a tile.
-OFF_BLOCK = {'columns_192': ('N off the block', replace(_FEW, n=192, group_n=192))}
+OFF_BLOCK = {'columns_192': ('N off the block', replace(_FEW, n=192, group_n=192)),
+             'columns_192-bias': ('the same with a bias', replace(_FEW, n=192, group_n=192, bias=True))}
+ROWS_OF_TWO_BLOCKS = {'rows_of_two_blocks': (
+    'an expert with more rows than there are tokens, and than one block', Problem(constant(5, 4, 2), 8, 'down',
+                                                                                  'exact'))}
 MORE_ROWS = {'more_rows_than_tokens': (
     'tokens that name an expert so often that it has more rows than there are tokens, and than a launcher that counts '
     'tokens makes room for', Problem(constant(20, 4, 2), 8, 'down', 'exact'))}

@@ -12,7 +12,7 @@ from harness.contracts.case import Case
 from harness.contracts.expert_batches import batches
 from harness.contracts.formats import code_values
 from harness.contracts.grouped_gemm_far_rows import FAR_ROWS
-from harness.contracts.grouped_gemm_problem import OUT_DTYPES, OUT_GAP, SENTINEL, Built
+from harness.contracts.grouped_gemm_problem import OUT_DTYPES, SENTINEL, Built, strides_of_out
 from harness.contracts.setting import Setting
 from harness.evidence import trial
 from harness.evidence.bounds import compare_bound
@@ -39,9 +39,8 @@ Call = Callable[[Subject, Tensors, Built, torch.Tensor], None]
 def outcome(call: Call, subject: Subject, built: Built, tensors: Tensors) -> torch.Tensor:
     """One call into an output that the caller owns, [routes, N], filled with the sentinel."""
     problem = built.problem
-    pitch = problem.n + OUT_GAP[problem.layout]
-    out = torch.empty_strided((built.routes, problem.n), (pitch, 1), dtype=OUT_DTYPES[problem.out],
-                              device=tensors['a'].device)
+    out = torch.empty_strided((built.routes, problem.n), strides_of_out(problem.layout, problem.n),
+                              dtype=OUT_DTYPES[problem.out], device=tensors['a'].device)
     out.fill_(SENTINEL)
     call(subject, tensors, built, out)
     return out
@@ -111,8 +110,8 @@ def _sides(built: Built) -> list[_Side]:
         experts = torch.tensor([active[at] for at in batch], device=device)
         a, b = (code_values(built.problem.codes, tensors[name], at) for name, at in (('a', source), ('b', experts)))
         bias = tensors['bias'][experts].double()[:, None] if 'bias' in tensors else None
-        sides.append(_Side(a, tensors['a_scale'][source].double(), b, tensors['b_scale'][experts].double(), bias,
-                           out_rows))
+        a_scale = tensors['a_scale'][source].double().repeat_interleave(built.problem.groups_to_a_scale, -1)
+        sides.append(_Side(a, a_scale, b, tensors['b_scale'][experts].double(), bias, out_rows))
     return sides
 
 

@@ -53,6 +53,7 @@ class Problem:
         role: 'gate_up' (row r of `a` is token r, outputs stand in the order of sorted routes) or 'down' (`a` stands in
             that order, outputs by route).
         k, n, group_k, group_n: sizes, and elements per scale along them.
+        group_a: elements of a per scale along K, a multiple of group_k; None is group_k.
         values: name of a pattern of harness/contracts/grouped_gemm_values.py.
         codes: 'e4m3fn' or 'e5m2'. out: 'fp32', 'bf16' or 'fp16'. bias: whether there is one.
         layout: name of a layout below.
@@ -70,6 +71,7 @@ class Problem:
     n: int = 256
     group_k: int = 128
     group_n: int = 128
+    group_a: int | None = None
     local: int | None = None
     offset: int = 0
     bias: bool = False
@@ -80,6 +82,11 @@ class Problem:
     @property
     def local_experts(self) -> int:
         return self.experts if self.local is None else self.local
+
+    @property
+    def groups_to_a_scale(self) -> int:
+        """How many K groups of b one scale of a stands for."""
+        return (self.group_a or self.group_k) // self.group_k
 
     @property
     def gate_up(self) -> bool:
@@ -184,10 +191,27 @@ def _pitched(tensors: dict) -> dict:
     return tensors | {'a': _wider(tensors['a'], 32), 'b': _wider(tensors['b'], 64)}
 
 
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor in memory in which no two elements are neighbours, nor any two rows or experts."""
+    roomy = torch.empty(tuple(2 * size for size in tensor.shape), dtype=tensor.dtype, device=tensor.device)
+    roomy.view(torch.uint8).fill_(0x7F)
+    return roomy[tuple(slice(None, None, 2) for _ in tensor.shape)].copy_(tensor)
+
+
+def _strided(tensors: dict) -> dict:
+    return tensors | {name: _apart(tensors[name]) for name in ('a', 'a_scale', 'b', 'b_scale', 'bias')
+                      if name in tensors}
+
+
 def _transposed(tensors: dict) -> dict:
     return tensors | {name: _column_major(tensors[name]) for name in ('b', 'a_scale', 'b_scale')}
 
 
-# Name -> tensors in another memory layout, the same values. The output of 'pitched' has gaps, too.
-LAYOUTS: dict[str, Callable[[dict], dict]] = {'plain': dict, 'pitched': _pitched, 'transposed': _transposed}
-OUT_GAP = {'plain': 0, 'pitched': 24, 'transposed': 0}
+# Name -> tensors in another memory layout, the same values.
+LAYOUTS: dict[str, Callable[[dict], dict]] = {'plain': dict, 'pitched': _pitched, 'transposed': _transposed,
+                                              'strided': _strided}
+
+
+def strides_of_out(layout: str, columns: int) -> tuple[int, int]:
+    """How the output of a layout lies in memory."""
+    return {'pitched': (columns + 24, 1), 'strided': (2 * columns + 24, 2)}.get(layout, (columns, 1))

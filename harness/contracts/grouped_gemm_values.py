@@ -43,7 +43,7 @@ class _Shapes:
         self.active = np.array([e for e, rows in enumerate(self.rows_of) if len(rows)], np.int64)
         self.rows = tokens if problem.gate_up else tokens * top_k
         groups = problem.k // problem.group_k
-        self.a, self.a_scale = (self.rows, problem.k), (self.rows, groups)
+        self.a, self.a_scale = (self.rows, problem.k), (self.rows, groups // problem.groups_to_a_scale)
         self.b = (len(self.active), problem.n, problem.k)
         self.b_scale = (len(self.active), problem.n // problem.group_n, groups)
         self.bias = (len(self.active), problem.n)
@@ -74,7 +74,7 @@ def _made(make):
         found = {'a': a, 'a_scale': a_scale}
         weights = {'b': b, 'b_scale': b_scale.astype(np.float32)}
         if problem.bias:
-            weights['bias'] = np.round(_normal(shapes.seed + 'bias', shapes.bias) * 16) / 4
+            weights['bias'] = np.round(_normal(shapes.seed + 'bias', shapes.bias) * 1024) / 256
         return found | {name: _among_nan(values, shapes.active, problem.local_experts)
                         for name, values in weights.items()}
 
@@ -115,10 +115,12 @@ def _tiny_scales(s: _Shapes, problem):
 
 
 def _zero_scales(s: _Shapes, problem):
-    """A group of zeros under a scale of 0, as other quantisers store it, in a, in b, and in both."""
+    """A group of zeros under a scale of 0, as other quantisers store it: the last or the second of a row of a, the
+    first of b, which then meet or do not."""
     a, a_scale, b, b_scale = _ordinary(s, problem)
-    a_scale[::2, -1] = 0
-    a[::2, -problem.group_k:] = 0
+    second = slice(problem.group_k, 2 * problem.group_k)
+    a_scale[::2, -1], a_scale[1::2, 1] = 0, 0
+    a[::2, -problem.group_k:], a[1::2, second] = 0, 0
     b_scale[:, 0, 0] = 0
     b[:, :problem.group_n, :problem.group_k] = 0
     return a, a_scale, b, b_scale

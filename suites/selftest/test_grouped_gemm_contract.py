@@ -23,7 +23,8 @@ BLOCK_CASES = {case.id: case for case in grouped_gemm_blocks.CASES if 'cpu' in c
 
 def gemm(a, a_scale, b, b_scale, bias, fault: str = '') -> torch.Tensor:
     """One expert in float32: a running accumulator, as the contract has it, or with a fault."""
-    group_k, group_n = a.size(1) // a_scale.size(1), b.size(0) // b_scale.size(0)
+    group_k, group_n = a.size(1) // b_scale.size(1), b.size(0) // b_scale.size(0)
+    a_scale = a_scale.repeat_interleave(b_scale.size(1) // a_scale.size(1), 1)
     total = torch.zeros(a.size(0), b.size(0), dtype=torch.float64 if fault == 'float64' else torch.float32)
     groups = range(a_scale.size(1) - (fault == 'last_group_dropped'))
     for g in groups:
